@@ -1,0 +1,12 @@
+//! `berth read`
+
+use std::process::ExitCode;
+
+/// Arguments of `berth read`.
+#[derive(clap::Args)]
+pub struct Args {}
+
+/// Runs it; the exit code is the answer.
+pub fn run(_args: &Args) -> anyhow::Result<ExitCode> {
+    anyhow::bail!("not written yet")
+}

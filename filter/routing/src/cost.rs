@@ -1,0 +1,1 @@
+//! The cost of a pod for a request, in milliseconds until the first token.

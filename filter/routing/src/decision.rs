@@ -1,0 +1,1 @@
+//! One decision with its reasons as data.

@@ -1,0 +1,21 @@
+//! The reader half of Berth: from a request and a snapshot to the pod that serves it.
+//!
+//! ```text
+//!  pods' /metrics, /v1/models -> sample -> table (shared data) -> snapshot ---+
+//!                 `berth-shared-state`                                        |
+//!                                                                             +-> decision -> upstream host header
+//!  client's request -> model, adapter, prompt prefix, tokens needed ----------+
+//!  ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ this crate ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+//! ```
+//!
+//! Everything here is pure. Deciding is total: it never fails, it answers with its reasons.
+//! Deliberately not here: prefix affinity (its place is [`request::PromptSink`] and a term beside
+//! the others in [`cost`]), queues, and host calls.
+
+pub mod request;
+
+pub mod cost;
+pub mod decision;
+pub mod ledger;
+pub mod replay;
+pub mod view;

@@ -1,0 +1,1 @@
+//! One worker's view of the gateway: table copies, the ledger, requests in flight.

@@ -1,0 +1,71 @@
+//! Every string that crosses a boundary: headers, shared-data keys, properties, root ids, stats.
+//!
+//! One golden test spells the public ones literally, so that a rename is a visible act.
+
+/// The chosen pods, `ip:port` or an ordered list `ip:port,ip:port`. Envoy's override_host reads it.
+pub const DESTINATION_ENDPOINT: &str = "x-gateway-destination-endpoint";
+/// Restricts the candidates to the listed `ip:port`; honoured only from a trusted source.
+pub const ENDPOINT_SUBSET: &str = "x-gateway-destination-endpoint-subset";
+/// Envoy's original-destination header: a client's copy could steer the scrape cluster.
+pub const ORIGINAL_DST_HOST: &str = "x-envoy-original-dst-host";
+/// The client-facing model or adapter.
+pub const MODEL_NAME: &str = "x-gateway-model-name";
+/// The base model behind an adapter.
+pub const BASE_MODEL_NAME: &str = "x-gateway-base-model-name";
+/// Named priority of a request, and the alias that peers use.
+pub const OBJECTIVE: [&str; 2] = ["x-gateway-inference-objective", "x-llm-d-inference-objective"];
+/// Fairness flow of a request, and the alias that peers use.
+pub const FAIRNESS_ID: [&str; 2] = ["x-gateway-inference-fairness-id", "x-llm-d-inference-fairness-id"];
+/// How long the client will wait for the whole answer, in milliseconds.
+pub const REQUEST_TIMEOUT_MS: &str = "x-gateway-request-timeout-ms";
+/// Session identity for affinity.
+pub const SESSION: &str = "x-session-id";
+/// Why a request went where it went; only where the config allows it.
+pub const DECISION: &str = "x-berth-decision";
+/// Why Berth refused.
+pub const REASON: &str = "x-berth-reason";
+
+/// Headers that Berth sets or that could steer the proxy. A client's copy is removed on every path,
+/// before any early return, unless `trust` names it.
+pub const STRIPPED: [&str; 12] = [
+    DESTINATION_ENDPOINT,
+    ORIGINAL_DST_HOST,
+    ENDPOINT_SUBSET,
+    MODEL_NAME,
+    BASE_MODEL_NAME,
+    OBJECTIVE[0],
+    OBJECTIVE[1],
+    FAIRNESS_ID[0],
+    FAIRNESS_ID[1],
+    REQUEST_TIMEOUT_MS,
+    SESSION,
+    DECISION,
+];
+
+/// Root ids: which role a root context plays.
+pub const ROOT_FILTER: &str = "berth_filter";
+/// Root id of the companion service.
+pub const ROOT_SERVICE: &str = "berth_service";
+
+/// Filter state with the decision as JSON, for access logs (`%FILTER_STATE(wasm.berth:PLAIN)%`).
+pub const STATE_DECISION: &str = "berth";
+/// Filter state with the ordered endpoints, for a hand-over to a later filter.
+pub const STATE_ENDPOINTS: &str = "berth_endpoints";
+/// Filter state with the model, for a hand-over to a later filter.
+pub const STATE_MODEL: &str = "berth_model";
+
+/// Prefix of every shared-data key: project and schema version. The key space of an empty vm_id is
+/// shared by all plugins of the process, so ours are told apart by it.
+pub const KEY_PREFIX: &str = "berth/1/";
+
+/// Shared-data key of a pool's table. One writer: the poller.
+#[must_use]
+pub fn table_key(pool: &str) -> String {
+    [KEY_PREFIX, pool, "/table"].concat()
+}
+
+/// Shared-data key of a pool's ledger. Written by every worker under compare-and-swap.
+#[must_use]
+pub fn ledger_key(pool: &str) -> String {
+    [KEY_PREFIX, pool, "/ledger"].concat()
+}

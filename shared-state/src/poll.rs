@@ -1,0 +1,1 @@
+//! The poller: a state machine of (event, now) -> effects.

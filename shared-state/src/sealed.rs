@@ -1,0 +1,108 @@
+//! The envelope of every value in shared data: magic, schema, kind, length, checksum.
+//!
+//! The key space may be shared with foreign plugins, older and newer versions of Berth, and hosts
+//! that can tear a read (WasmX copies after releasing its lock). A reader treats what it cannot
+//! open as absent.
+
+use core::fmt;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use xxhash_rust::xxh64::xxh64;
+
+use crate::limits::SEALED_MAX_BYTES;
+
+const MAGIC: [u8; 4] = *b"BRTH";
+/// Version of everything that is sealed. Raise it when a sealed structure changes.
+pub const SCHEMA: u16 = 1;
+/// magic 4, schema 2, kind 2, payload length 4, xxh64 of the payload 8.
+const HEADER_BYTES: usize = 20;
+
+/// What a sealed value holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Kind {
+    /// [`crate::table::Table`]
+    Table = 1,
+    /// The in-flight ledger of the reader half.
+    Ledger = 2,
+}
+
+/// Why a sealed value cannot be read or made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SealError {
+    /// Not a value of Berth, or of another kind.
+    Foreign,
+    /// Made by another version.
+    Schema(u16),
+    /// Cut, torn or damaged.
+    Damaged,
+    /// Larger than [`SEALED_MAX_BYTES`].
+    TooLarge(usize),
+}
+
+impl fmt::Display for SealError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Foreign => f.write_str("not written by Berth"),
+            Self::Schema(found) => write!(f, "schema {found}, this version reads {SCHEMA}"),
+            Self::Damaged => f.write_str("cut, torn or damaged"),
+            Self::TooLarge(bytes) => write!(f, "{bytes} bytes, the bound is {SEALED_MAX_BYTES}"),
+        }
+    }
+}
+
+/// Encodes and seals a value.
+///
+/// # Errors
+/// [`SealError::TooLarge`] when the encoding exceeds the bound.
+pub fn seal<T: Serialize>(kind: Kind, value: &T) -> Result<Vec<u8>, SealError> {
+    let mut out = vec![0; HEADER_BYTES];
+    out = postcard::to_extend(value, out).map_err(|_| SealError::Damaged)?;
+    if out.len() > SEALED_MAX_BYTES {
+        return Err(SealError::TooLarge(out.len()));
+    }
+    let (header, payload) = out.split_at_mut(HEADER_BYTES);
+    let length = (payload.len() as u32).to_le_bytes();
+    let fields = [
+        &MAGIC[..],
+        &SCHEMA.to_le_bytes(),
+        &(kind as u16).to_le_bytes(),
+        &length,
+        &xxh64(payload, 0).to_le_bytes(),
+    ];
+    for (to, from) in header.iter_mut().zip(fields.concat()) {
+        *to = from;
+    }
+    Ok(out)
+}
+
+/// Opens a sealed value. Never trusts a byte, never panics.
+///
+/// # Errors
+/// See [`SealError`].
+pub fn open<T: DeserializeOwned>(kind: Kind, bytes: &[u8]) -> Result<T, SealError> {
+    if bytes.len() > SEALED_MAX_BYTES {
+        return Err(SealError::TooLarge(bytes.len()));
+    }
+    let (magic, rest) = bytes.split_first_chunk::<4>().ok_or(SealError::Foreign)?;
+    let (schema, rest) = rest.split_first_chunk::<2>().ok_or(SealError::Foreign)?;
+    let (found, rest) = rest.split_first_chunk::<2>().ok_or(SealError::Foreign)?;
+    let (length, rest) = rest.split_first_chunk::<4>().ok_or(SealError::Foreign)?;
+    let (sum, payload) = rest.split_first_chunk::<8>().ok_or(SealError::Foreign)?;
+    if *magic != MAGIC {
+        return Err(SealError::Foreign);
+    }
+    if u16::from_le_bytes(*schema) != SCHEMA {
+        return Err(SealError::Schema(u16::from_le_bytes(*schema)));
+    }
+    if u16::from_le_bytes(*found) != kind as u16 {
+        return Err(SealError::Foreign);
+    }
+    if u32::from_le_bytes(*length) as usize != payload.len() || u64::from_le_bytes(*sum) != xxh64(payload, 0) {
+        return Err(SealError::Damaged);
+    }
+    match postcard::take_from_bytes(payload) {
+        Ok((value, [])) => Ok(value),
+        _ => Err(SealError::Damaged),
+    }
+}

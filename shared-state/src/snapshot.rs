@@ -1,0 +1,1 @@
+//! One immutable view of a table, with what a decision looks up often.
