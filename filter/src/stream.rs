@@ -8,10 +8,9 @@
 //! The request's headers can only be written until the first `Continue`; what later phases need is
 //! copied before.
 
-use berth_filter_routing::decision::{Action as Chosen, Decision};
+use berth_filter_routing::decision::{Action as Chosen, Refusal};
 use berth_filter_routing::header;
 use berth_filter_routing::request::{BodyReader, Facts, Head, HeadVerdict, NoPrompt, classify};
-use berth_filter_routing::view::Steering;
 use berth_shared_state::names;
 use berth_shared_state::pod::PodAddress;
 use berth_shared_state_glue::host::{self, Buffer, Map};
@@ -29,7 +28,8 @@ pub struct Stream {
     /// The root it came through.
     pub root: u32,
     phase: Phase,
-    steering: Steering,
+    /// Steering inputs from trusted sources: name and value.
+    steering: Vec<(&'static str, String)>,
     /// The decision for `x-berth-decision`, kept until the response.
     explained: Option<String>,
     response: Response,
@@ -61,7 +61,7 @@ impl Stream {
             id,
             root,
             phase: Phase::Passed,
-            steering: Steering::default(),
+            steering: Vec::new(),
             explained: None,
             response: Response::default(),
         }
@@ -76,9 +76,13 @@ impl Stream {
                 let _ = host::remove_header(Map::Request, name);
             }
         }
-        match classify(&Head { headers: &headers, end_of_stream: end, hold_bytes: gateway.hold_bytes() }) {
+        let named: Vec<(&str, &[u8])> = headers
+            .iter()
+            .filter_map(|(name, value)| Some((core::str::from_utf8(name).ok()?, value.as_slice())))
+            .collect();
+        match classify(&Head { headers: &named, end_of_stream: end }, gateway.hold_bytes()) {
             HeadVerdict::Pass(reason) => gateway.passed(reason.as_str()),
-            HeadVerdict::TooLarge(api) => return self.decide(gateway, &Facts { api: Some(api), ..Facts::default() }),
+            HeadVerdict::TooLarge(api) => return self.decide(gateway, &BodyReader::json(api).facts()),
             HeadVerdict::Hold(reader) if gateway.hold.begin(self.id, host::now()) => {
                 self.phase = Phase::Held { reader, read: 0 };
                 return Action::Pause;
@@ -112,7 +116,7 @@ impl Stream {
 
     fn decide_held(&mut self, gateway: &mut Gateway, end: bool) -> Action {
         match core::mem::replace(&mut self.phase, Phase::Passed) {
-            Phase::Held { reader, .. } => self.decide(gateway, &if end { reader.finish() } else { reader.cut() }),
+            Phase::Held { reader, .. } => self.decide(gateway, &if end { reader.finish() } else { reader.facts() }),
             other => {
                 self.phase = other;
                 Action::Continue
@@ -122,11 +126,12 @@ impl Stream {
 
     fn decide(&mut self, gateway: &mut Gateway, facts: &Facts) -> Action {
         let decision = gateway.decide(self.id, facts, &self.steering);
-        self.explained = gateway.shows_decisions().then(|| header::explained(&decision));
-        let _ = host::set_state(names::STATE_DECISION, header::log_line(&decision).as_bytes());
+        let why = header::decision(&decision);
+        let _ = host::set_state(names::STATE_DECISION, why.as_bytes());
+        self.explained = gateway.shows_decisions().then_some(why);
         match &decision.action {
             Chosen::Route { endpoints, .. } => self.route(endpoints, facts),
-            Chosen::Reply(_) => return self.reply(&decision, facts),
+            Chosen::Reply(refusal) => return self.reply(refusal, facts),
             Chosen::Pass(_) => self.phase = Phase::Passed,
         }
         Action::Continue
@@ -134,7 +139,7 @@ impl Stream {
 
     fn route(&mut self, endpoints: &[PodAddress], facts: &Facts) {
         let value = header::destination(endpoints);
-        if let Some(model) = facts.model.as_deref().filter(|name| header::is_model_name(name)) {
+        if let Some(model) = facts.model.as_deref().and_then(header::model) {
             let _ = host::set_header(Map::Request, names::MODEL_NAME, model.as_bytes());
         }
         match host::set_header(Map::Request, names::DESTINATION_ENDPOINT, value.as_bytes()) {
@@ -144,15 +149,16 @@ impl Stream {
         let _ = host::set_state(names::STATE_ENDPOINTS, value.as_bytes());
     }
 
-    fn reply(&mut self, decision: &Decision, facts: &Facts) -> Action {
-        if let Some(reply) = header::reply(decision, facts.api) {
-            let headers: Vec<(&str, &str)> =
-                reply.headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
-            if host::reply(reply.status, &headers, reply.body.as_bytes(), reply.reason).is_ok() {
-                return Action::Pause;
+    fn reply(&mut self, refusal: &Refusal, facts: &Facts) -> Action {
+        let headers = header::refusal(refusal);
+        let body = header::body(refusal, facts.api);
+        match host::reply(refusal.status, &headers, body.as_bytes(), refusal.reason.as_str()) {
+            Ok(()) => Action::Pause,
+            Err(error) => {
+                log::error!("a reply could not be sent ({error}): the request goes on");
+                Action::Continue
             }
         }
-        Action::Continue
     }
 
     /// Learns who answered, and whether the answer is a stream.
