@@ -3,94 +3,87 @@ use crate::limits::KEPT_MAX_BYTES;
 
 const RATE: f64 = ASCII_BYTES_PER_TOKEN;
 
+fn text(ascii_bytes: u64, other_bytes: u64) -> PromptSize {
+    PromptSize {
+        ascii_bytes,
+        other_bytes,
+        ..PromptSize::default()
+    }
+}
+
 #[test]
-fn an_estimate_adds_its_parts() {
-    #[track_caller]
-    fn check(size: PromptSize, rate: f64, expected: u64) {
+fn text_is_estimated_by_its_bytes() {
+    for (size, rate, expected) in [
+        (text(0, 0), RATE, 0),
+        (text(400, 0), RATE, 100),
+        (text(401, 0), RATE, 101),
+        (text(0, 300), RATE, 100),
+        (text(400, 300), RATE, 200),
+        // Learned: twice as many tokens as thought.
+        (text(400, 300), 2.0, 400),
+    ] {
         assert_eq!(size.estimate(rate), Tokens(expected), "{size:?} at {rate}");
     }
-    let empty = PromptSize::default();
-    check(empty, RATE, 0);
-    check(
-        PromptSize {
-            ascii_bytes: 400,
-            ..empty
-        },
-        RATE,
-        100,
+}
+
+#[test]
+fn what_is_no_text_adds_its_fixed_cost() {
+    for (size, expected) in [
+        (
+            PromptSize {
+                tokens: 7,
+                ..text(0, 0)
+            },
+            7,
+        ),
+        (
+            PromptSize {
+                media_parts: 2,
+                ..text(0, 0)
+            },
+            2048,
+        ),
+        (
+            PromptSize {
+                messages: 3,
+                ..text(400, 0)
+            },
+            112,
+        ),
+        (
+            PromptSize {
+                at_most: Some(Tokens(60)),
+                ..text(400, 0)
+            },
+            60,
+        ),
+        (
+            PromptSize {
+                at_most: Some(Tokens(600)),
+                ..text(400, 0)
+            },
+            100,
+        ),
+        (
+            PromptSize {
+                tokens: u64::MAX,
+                ..text(u64::MAX, u64::MAX)
+            },
+            u64::MAX,
+        ),
+    ] {
+        assert_eq!(size.estimate(RATE), Tokens(expected), "{size:?}");
+    }
+}
+
+#[test]
+fn the_shared_prompt_of_the_reference_picker_has_its_90_words() {
+    let prompt = "Hello, world! This is a shared system prompt.".repeat(8);
+    let facts = read(
+        Api::Completions,
+        &format!(r#"{{"model":"test-model","prompt":"{prompt}"}}"#),
     );
-    check(
-        PromptSize {
-            ascii_bytes: 401,
-            ..empty
-        },
-        RATE,
-        101,
-    );
-    check(
-        PromptSize {
-            other_bytes: 300,
-            ..empty
-        },
-        RATE,
-        100,
-    );
-    check(
-        PromptSize {
-            ascii_bytes: 400,
-            other_bytes: 300,
-            ..empty
-        },
-        RATE,
-        200,
-    );
-    // Learned: twice as many tokens as thought.
-    check(
-        PromptSize {
-            ascii_bytes: 400,
-            other_bytes: 300,
-            ..empty
-        },
-        2.0,
-        400,
-    );
-    check(PromptSize { tokens: 7, ..empty }, RATE, 7);
-    check(
-        PromptSize {
-            media_parts: 2,
-            ..empty
-        },
-        RATE,
-        2048,
-    );
-    check(PromptSize { messages: 3, ..empty }, RATE, 12);
-    check(
-        PromptSize {
-            ascii_bytes: 400,
-            at_most: Some(Tokens(60)),
-            ..empty
-        },
-        RATE,
-        60,
-    );
-    check(
-        PromptSize {
-            ascii_bytes: 400,
-            at_most: Some(Tokens(600)),
-            ..empty
-        },
-        RATE,
-        100,
-    );
-    check(
-        PromptSize {
-            ascii_bytes: u64::MAX,
-            tokens: u64::MAX,
-            ..empty
-        },
-        RATE,
-        u64::MAX,
-    );
+    assert_eq!(facts.prompt.estimate(RATE), Tokens(90));
 }
 
 #[test]
