@@ -60,6 +60,14 @@ fn the_prompt_field_is_text() {
 }
 
 #[test]
+fn what_only_begins_like_a_delimiter_is_content() {
+    let text = "a\rb\r\n\r\n--Xy\r\r\n-c";
+    let (facts, heard) = read_parts(&[&field("prompt", text), "--XyZ--"].concat());
+    assert_eq!(String::from_utf8(heard.prompt).as_deref(), Ok(text));
+    assert_eq!(facts.prompt.ascii_bytes, text.len() as u64);
+}
+
+#[test]
 fn preamble_and_epilogue_are_skipped() {
     let body = ["skip\r\n", &field("model", "m"), "--XyZ--\r\nepilogue\r\n--XyZ\r\n"].concat();
     let facts = read_parts(&body).0;
