@@ -35,6 +35,13 @@ pub const PAGE_MAX_BYTES: usize = 4 << 20;
 
 /// A copy of shared data older than this is read again before a decision.
 pub const VIEW_MAX_AGE: Millis = Millis(2);
+/// Pods named in one decision: the pick and what a retry takes next. Later ones would be stale.
+pub const ENDPOINTS_MAX: usize = 3;
+/// Addresses read from a subset hint: as many as a pool has pods.
+pub const SUBSET_MAX: usize = PODS_MAX;
+/// Bytes of the `x-berth-decision` header, far below what any proxy allows for all headers.
+pub const DECISION_HEADER_MAX_BYTES: usize = 1024;
+
 /// Root contexts tick this often: less would burn CPU in idle proxies.
 pub const TICK: Millis = Millis(100);
 
