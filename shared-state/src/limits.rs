@@ -38,3 +38,40 @@ pub const TICK: Millis = Millis(100);
 pub const BODY_HOLD_BYTES: usize = 768 << 10;
 /// Bytes held where the rendered routes raise `request_body_buffer_limit`.
 pub const BODY_HOLD_RENDERED_BYTES: usize = 16 << 20;
+
+/// Workers that may share one ledger. Envoy starts one per CPU.
+pub const LEDGER_VIEWS_MAX: usize = 256;
+/// A worker that is silent for longer is taken for dead: its requests no longer count. Five
+/// heartbeats, so that a busy worker is not mistaken for a dead one.
+pub const LEDGER_VIEW_SILENT: Millis = Millis(5_000);
+/// A worker with requests in flight writes at least this often.
+pub const LEDGER_HEARTBEAT: Millis = Millis(1_000);
+/// Events older than this are folded into sums even where no scrape has shown them.
+pub const LEDGER_HORIZON: Millis = Millis(10_000);
+/// Records of all workers in one ledger, about 20 bytes each: 80 KiB are read in about 10 us.
+/// Beyond it each worker folds its older records into two sums per pod.
+pub const LEDGER_ENTRIES_MAX: usize = 4096;
+/// Requests one worker follows. Beyond it the oldest is forgotten.
+pub const LEDGER_IN_FLIGHT_MAX: usize = 65_536;
+/// Attempts of one compare-and-swap. What is not written now goes with the next operation.
+pub const LEDGER_TRIES: usize = 4;
+/// Things to remember about pods that wait for a write that succeeds.
+pub const LEDGER_PENDING_MAX: usize = 256;
+/// A request older than this is taken for leaked. Longer than proxies let a stream live.
+pub const LEDGER_ENTRY_MAX_AGE: Millis = Millis(30 * 60_000);
+/// The proxy's own count must be below the ledger's for this long before a request is dropped:
+/// one that the proxy is retrying elsewhere is moved only when it is answered.
+pub const LEDGER_EXCESS_PATIENCE: Millis = Millis(15_000);
+/// Memory of a pod that left the table.
+pub const POD_FORGOTTEN_AFTER: Millis = Millis(5 * 60_000);
+/// Adapters remembered for one pod: beyond the slots and the host cache of real deployments.
+pub const ADAPTERS_REMEMBERED: usize = 32;
+/// Adapters remembered over all pods, about 16 bytes each.
+pub const ADAPTERS_REMEMBERED_TOTAL: usize = 8192;
+
+/// A pod that failed is avoided this long. A dead pod answers fast, so it looks idle.
+pub const AVOID_FIRST: Millis = Millis(3_000);
+/// Longest avoidance after repeated failures.
+pub const AVOID_MAX: Millis = Millis(30_000);
+/// Two different requests must meet a 5xx within this time before the pod is blamed for it.
+pub const ERROR_PAIR_WINDOW: Millis = Millis(10_000);
