@@ -23,8 +23,8 @@ mod truth;
 mod worker;
 
 use berth_shared_state::limits::{
-    ADAPTERS_REMEMBERED, ADAPTERS_REMEMBERED_TOTAL, LEDGER_ENTRIES_MAX, LEDGER_VIEW_SILENT, LEDGER_VIEWS_MAX, PODS_MAX,
-    POD_FORGOTTEN_AFTER,
+    ADAPTERS_REMEMBERED, ADAPTERS_REMEMBERED_TOTAL, LEDGER_ENTRIES_MAX, LEDGER_VIEW_SILENT, LEDGER_VIEWS_MAX,
+    POD_FORGOTTEN_AFTER, PODS_MAX,
 };
 use berth_shared_state::pod::PodKey;
 use berth_shared_state::sealed::{self, Kind, SealError};
@@ -182,9 +182,14 @@ impl Ledger {
     /// flight; and when the oldest was sent. Of a folded record only the oldest is sure.
     fn in_flight_before(&self, pod: PodKey, at: UnixMillis) -> (u32, Option<UnixMillis>) {
         let records = self.pod(pod).map_or(&[][..], |state| &state.records);
-        let counted = records.iter().filter(|r| r.sent_at < at && !matches!(r.phase, Phase::Ended { .. }));
+        let counted = records
+            .iter()
+            .filter(|r| r.sent_at < at && !matches!(r.phase, Phase::Ended { .. }));
         counted.fold((0, None), |(count, oldest): (u32, Option<UnixMillis>), record| {
-            (count.saturating_add(1), Some(oldest.map_or(record.sent_at, |at| at.min(record.sent_at))))
+            (
+                count.saturating_add(1),
+                Some(oldest.map_or(record.sent_at, |at| at.min(record.sent_at))),
+            )
         })
     }
 
@@ -200,14 +205,22 @@ impl Ledger {
         self.views.retain(lives);
         let views = &self.views;
         for state in &mut self.pods {
-            state.records.retain(|record| views.iter().any(|head| head.slot == record.slot));
+            state
+                .records
+                .retain(|record| views.iter().any(|head| head.slot == record.slot));
         }
     }
 
     /// Replaces a view's records by these, made by `records` under the bound it is given. Without
     /// any the view leaves the ledger.
     fn replace(&mut self, nonce: u64, now: UnixMillis, records: impl FnOnce(usize) -> Vec<(PodKey, Record)>) {
-        let share = LEDGER_ENTRIES_MAX / self.views.iter().filter(|head| head.nonce != nonce).count().saturating_add(1);
+        let share = LEDGER_ENTRIES_MAX
+            / self
+                .views
+                .iter()
+                .filter(|head| head.nonce != nonce)
+                .count()
+                .saturating_add(1);
         let records = records(share);
         if let Some(known) = self.views.iter().position(|head| head.nonce == nonce) {
             let head = self.views.remove(known);
@@ -217,7 +230,11 @@ impl Ledger {
             return;
         }
         let slot = self.free_slot();
-        self.views.push(Head { nonce, slot, heartbeat: now });
+        self.views.push(Head {
+            nonce,
+            slot,
+            heartbeat: now,
+        });
         for (pod, record) in records {
             if let Some(state) = self.pod_mut(pod, now) {
                 state.records.push(Record { slot, ..record });
@@ -239,7 +256,9 @@ impl Ledger {
             let head = self.views.remove(stalest);
             self.clear_slot(head.slot);
         }
-        (0..=u8::MAX).find(|slot| self.views.iter().all(|head| head.slot != *slot)).unwrap_or(u8::MAX)
+        (0..=u8::MAX)
+            .find(|slot| self.views.iter().all(|head| head.slot != *slot))
+            .unwrap_or(u8::MAX)
     }
 
     fn pod(&self, pod: PodKey) -> Option<&PodState> {
@@ -253,7 +272,12 @@ impl Ledger {
             Ok(at) => at,
             Err(_) if self.pods.len() >= PODS_MAX => return None,
             Err(at) => {
-                let state = PodState { pod, used_at: now, memory: Memory::default(), records: Vec::new() };
+                let state = PodState {
+                    pod,
+                    used_at: now,
+                    memory: Memory::default(),
+                    records: Vec::new(),
+                };
                 self.pods.insert(at, state);
                 at
             }
@@ -292,7 +316,10 @@ impl OwnLoad {
             Phase::Unanswered { tokens, predicted } => {
                 self.unanswered = self.unanswered.saturating_add(record.count);
                 self.unanswered_tokens = self.unanswered_tokens + tokens;
-                if self.oldest_unanswered.is_none_or(|(sent_at, _)| record.sent_at < sent_at) {
+                if self
+                    .oldest_unanswered
+                    .is_none_or(|(sent_at, _)| record.sent_at < sent_at)
+                {
                     self.oldest_unanswered = Some((record.sent_at, predicted));
                 }
                 (true, None)

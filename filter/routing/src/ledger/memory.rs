@@ -139,8 +139,9 @@ impl Memory {
             Outcome::Refused | Outcome::Abandoned => {}
             Outcome::Unreachable | Outcome::Overloaded => self.charge(now),
             Outcome::ServerError => {
-                let pair =
-                    self.error.is_some_and(|(other, at)| other != end.request && now.since(at) <= ERROR_PAIR_WINDOW);
+                let pair = self
+                    .error
+                    .is_some_and(|(other, at)| other != end.request && now.since(at) <= ERROR_PAIR_WINDOW);
                 self.error = Some((end.request, now));
                 if pair {
                     self.charge(now);
@@ -164,7 +165,10 @@ mod tests {
     fn observed(pairs: &[(u64, u64)]) -> Option<f64> {
         let mut memory = Memory::default();
         for (work, took) in pairs {
-            memory.observe(Observation { work: Tokens(*work), took: Millis(*took) });
+            memory.observe(Observation {
+                work: Tokens(*work),
+                took: Millis(*took),
+            });
         }
         memory.rate()
     }
@@ -208,7 +212,11 @@ mod tests {
     fn check_avoided(endings: &[(u64, u64, u64, Outcome)], expected: Option<u64>) {
         let mut memory = Memory::default();
         for (sent_at, now, request, outcome) in endings {
-            let end = Ending { request: *request, sent_at: UnixMillis(*sent_at), outcome: *outcome };
+            let end = Ending {
+                request: *request,
+                sent_at: UnixMillis(*sent_at),
+                outcome: *outcome,
+            };
             memory.ended(end, UnixMillis(*now));
         }
         assert_eq!(memory.avoid_until, expected.map(UnixMillis));
@@ -229,7 +237,14 @@ mod tests {
     #[test]
     fn a_burst_that_fails_together_is_one_failure() {
         use Outcome::Unreachable;
-        check_avoided(&[(0, 100, 1, Unreachable), (0, 101, 2, Unreachable), (99, 102, 3, Unreachable)], Some(3_100));
+        check_avoided(
+            &[
+                (0, 100, 1, Unreachable),
+                (0, 101, 2, Unreachable),
+                (99, 102, 3, Unreachable),
+            ],
+            Some(3_100),
+        );
     }
 
     #[test]
@@ -238,7 +253,11 @@ mod tests {
         check_avoided(&[(50, 100, 1, Overloaded), (60, 200, 2, Success)], Some(3_100));
         check_avoided(&[(50, 100, 1, Overloaded), (100, 200, 2, Success)], None);
         check_avoided(
-            &[(50, 100, 1, Overloaded), (100, 200, 2, Success), (300, 300, 3, Overloaded)],
+            &[
+                (50, 100, 1, Overloaded),
+                (100, 200, 2, Success),
+                (300, 300, 3, Overloaded),
+            ],
             Some(3_300),
         );
     }
@@ -255,7 +274,9 @@ mod tests {
     #[test]
     fn the_clients_own_errors_are_never_charged() {
         use Outcome::{Abandoned, Refused};
-        let many: Vec<_> = (0..50).map(|n| (n, n, n, if n % 2 == 0 { Refused } else { Abandoned })).collect();
+        let many: Vec<_> = (0..50)
+            .map(|n| (n, n, n, if n % 2 == 0 { Refused } else { Abandoned }))
+            .collect();
         check_avoided(&many, None);
     }
 

@@ -27,6 +27,13 @@ pub(super) struct InFlight {
     pub answered_at: Option<UnixMillis>,
 }
 
+impl InFlight {
+    /// When its first token is expected.
+    fn due(&self) -> UnixMillis {
+        self.sent_at + self.predicted
+    }
+}
+
 /// A request that is gone, as long as a sample may still count it as waiting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Gone {
@@ -65,8 +72,13 @@ impl Truth {
         if self.gone.len() >= LEDGER_IN_FLIGHT_MAX {
             self.gone.pop_front();
         }
-        let answered_at = request.answered_at.unwrap_or(now);
-        self.gone.push_back(Gone { pod: request.pod, sent_at: request.sent_at, answered_at });
+        let unseen = if request.streams { now } else { now.min(request.due()) };
+        let answered_at = request.answered_at.unwrap_or(unseen);
+        self.gone.push_back(Gone {
+            pod: request.pod,
+            sent_at: request.sent_at,
+            answered_at,
+        });
         Some(request)
     }
 
@@ -75,9 +87,8 @@ impl Truth {
     pub fn settle(&mut self, now: UnixMillis) -> bool {
         let mut changed = false;
         self.in_flight.retain(|_, request| {
-            let due = request.sent_at + request.predicted;
-            if !request.streams && request.answered_at.is_none() && due <= now {
-                request.answered_at = Some(due);
+            if !request.streams && request.answered_at.is_none() && request.due() <= now {
+                request.answered_at = Some(request.due());
                 changed = true;
             }
             let keep = now.since(request.sent_at) <= LEDGER_ENTRY_MAX_AGE;
@@ -90,7 +101,9 @@ impl Truth {
     /// The oldest request at a pod, and how many there are.
     pub fn oldest_at(&self, pod: PodKey) -> Option<(u64, UnixMillis)> {
         let at_pod = self.in_flight.iter().filter(|(_, request)| request.pod == pod);
-        at_pod.map(|(id, request)| (*id, request.sent_at)).min_by_key(|(_, sent_at)| *sent_at)
+        at_pod
+            .map(|(id, request)| (*id, request.sent_at))
+            .min_by_key(|(_, sent_at)| *sent_at)
     }
 
     pub fn drop_leaked(&mut self, id: u64) {
@@ -106,18 +119,36 @@ impl Truth {
         sample_at: impl Fn(PodKey) -> Option<UnixMillis>,
     ) -> Vec<(PodKey, Record)> {
         let keep_from = |pod| horizon(now, LEDGER_HORIZON).max(sample_at(pod).unwrap_or_default());
-        self.gone.retain(|gone| gone.sent_at < gone.answered_at && gone.answered_at >= keep_from(gone.pod));
+        self.gone
+            .retain(|gone| gone.sent_at < gone.answered_at && gone.answered_at >= keep_from(gone.pod));
         let mut all: Vec<(PodKey, Record)> = self.in_flight.values().map(record).collect();
         all.extend(self.gone.iter().map(|gone| {
-            let phase = Phase::Ended { answered_at: gone.answered_at };
-            (gone.pod, Record { slot: 0, count: 1, sent_at: gone.sent_at, context: Tokens(0), phase })
+            let phase = Phase::Ended {
+                answered_at: gone.answered_at,
+            };
+            (
+                gone.pod,
+                Record {
+                    slot: 0,
+                    count: 1,
+                    sent_at: gone.sent_at,
+                    context: Tokens(0),
+                    phase,
+                },
+            )
         }));
         all.sort_by_key(|(pod, record)| (*pod, kind(record), record.sent_at));
         fold(&mut all, keep_from);
         let mut reach = LEDGER_HORIZON;
         while all.len() > bound && reach.0 > 0 {
             reach = Millis(reach.0 / 2);
-            fold(&mut all, |_| if reach.0 == 0 { UnixMillis(u64::MAX) } else { horizon(now, reach) });
+            fold(&mut all, |_| {
+                if reach.0 == 0 {
+                    UnixMillis(u64::MAX)
+                } else {
+                    horizon(now, reach)
+                }
+            });
         }
         all
     }
@@ -129,10 +160,22 @@ const fn horizon(now: UnixMillis, reach: Millis) -> UnixMillis {
 
 fn record(request: &InFlight) -> (PodKey, Record) {
     let phase = match request.answered_at {
-        None => Phase::Unanswered { tokens: request.uncached, predicted: request.predicted },
+        None => Phase::Unanswered {
+            tokens: request.uncached,
+            predicted: request.predicted,
+        },
         Some(answered_at) => Phase::Generating { answered_at },
     };
-    (request.pod, Record { slot: 0, count: 1, sent_at: request.sent_at, context: request.context, phase })
+    (
+        request.pod,
+        Record {
+            slot: 0,
+            count: 1,
+            sent_at: request.sent_at,
+            context: request.context,
+            phase,
+        },
+    )
 }
 
 const fn kind(record: &Record) -> u8 {

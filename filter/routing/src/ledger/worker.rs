@@ -68,9 +68,21 @@ pub enum Synced {
 /// Something to remember of a pod, until it is written.
 #[derive(Clone, Copy, Debug)]
 enum Lesson {
-    Adapter { pod: PodKey, incarnation: u32, adapter: u64, at: UnixMillis },
-    Rate { pod: PodKey, seen: Observation },
-    End { pod: PodKey, end: Ending, at: UnixMillis },
+    Adapter {
+        pod: PodKey,
+        incarnation: u32,
+        adapter: u64,
+        at: UnixMillis,
+    },
+    Rate {
+        pod: PodKey,
+        seen: Observation,
+    },
+    End {
+        pod: PodKey,
+        end: Ending,
+        at: UnixMillis,
+    },
 }
 
 /// One worker's view of a pool's ledger.
@@ -158,7 +170,12 @@ impl LedgerView {
         };
         self.truth.sent(sent.id, request);
         if let Some(adapter) = sent.adapter {
-            self.learn(Lesson::Adapter { pod: sent.pod, incarnation: self.incarnation(sent.pod), adapter, at: now });
+            self.learn(Lesson::Adapter {
+                pod: sent.pod,
+                incarnation: self.incarnation(sent.pod),
+                adapter,
+                at: now,
+            });
         }
         self.write(store, now)
     }
@@ -175,7 +192,10 @@ impl LedgerView {
         request.answered_at = Some(now);
         let request = *request;
         if teaches && request.teaches {
-            let seen = Observation { work: request.work, took: now.since(request.sent_at) };
+            let seen = Observation {
+                work: request.work,
+                took: now.since(request.sent_at),
+            };
             self.learn(Lesson::Rate { pod: request.pod, seen });
         }
         self.write(store, now)
@@ -196,9 +216,17 @@ impl LedgerView {
         };
         request.pod = pod;
         request.teaches = false;
-        let end = Ending { request: self.nonce.wrapping_add(id), sent_at: request.sent_at, outcome: Outcome::Unreachable };
+        let end = Ending {
+            request: self.nonce.wrapping_add(id),
+            sent_at: request.sent_at,
+            outcome: Outcome::Unreachable,
+        };
         for pod in failed {
-            self.learn(Lesson::End { pod: *pod, end, at: now });
+            self.learn(Lesson::End {
+                pod: *pod,
+                end,
+                at: now,
+            });
         }
         self.write(store, now)
     }
@@ -208,9 +236,17 @@ impl LedgerView {
         let Some(request) = self.truth.end(id, now) else {
             return Synced::Idle;
         };
-        let end = Ending { request: self.nonce.wrapping_add(id), sent_at: request.sent_at, outcome };
+        let end = Ending {
+            request: self.nonce.wrapping_add(id),
+            sent_at: request.sent_at,
+            outcome,
+        };
         if !matches!(outcome, Outcome::Refused | Outcome::Abandoned) {
-            self.learn(Lesson::End { pod: request.pod, end, at: now });
+            self.learn(Lesson::End {
+                pod: request.pod,
+                end,
+                at: now,
+            });
         }
         self.write(store, now)
     }
@@ -225,7 +261,11 @@ impl LedgerView {
         }
         let silent = now.since(self.written_at) >= LEDGER_HEARTBEAT || self.written_at > now;
         let has_news = self.on_record || !self.truth.is_empty() || !self.pending.is_empty();
-        if changed || (silent && has_news) { self.write(store, now) } else { Synced::Idle }
+        if changed || (silent && has_news) {
+            self.write(store, now)
+        } else {
+            Synced::Idle
+        }
     }
 
     /// Compares with the proxy's own count, which can only lower the ledger: what the ledger claims
@@ -243,7 +283,10 @@ impl LedgerView {
                 continue;
             }
             let since = *self.excess.entry(fact.pod).or_insert(now);
-            let mine = self.truth.oldest_at(fact.pod).filter(|(_, sent_at)| Some(*sent_at) == oldest);
+            let mine = self
+                .truth
+                .oldest_at(fact.pod)
+                .filter(|(_, sent_at)| Some(*sent_at) == oldest);
             if let Some((id, sent_at)) = mine
                 && read_at.since(since) > LEDGER_EXCESS_PATIENCE
                 && read_at.since(sent_at) > LEDGER_EXCESS_PATIENCE
@@ -348,7 +391,8 @@ impl LedgerView {
         }
         self.cleaned_at = now;
         let facts = &self.facts;
-        self.seen.keep_house(now, |pod| facts.get(&pod).map(|fact| fact.incarnation));
+        self.seen
+            .keep_house(now, |pod| facts.get(&pod).map(|fact| fact.incarnation));
     }
 }
 
@@ -359,7 +403,12 @@ impl Ledger {
             return;
         };
         match *lesson {
-            Lesson::Adapter { incarnation, adapter, at, .. } => {
+            Lesson::Adapter {
+                incarnation,
+                adapter,
+                at,
+                ..
+            } => {
                 state.memory.restarted(incarnation);
                 state.memory.sent_adapter(adapter, at);
             }
