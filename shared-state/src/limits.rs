@@ -14,6 +14,8 @@ pub const POOLS_MAX: usize = 64;
 pub const NAMES_MAX: usize = 4096;
 /// Bytes of one model or adapter name; a longer one is not a header value either.
 pub const NAME_MAX_BYTES: usize = 256;
+/// Bytes of a text for people in the table: a pod's name, an error of the discovery.
+pub const TEXT_MAX_BYTES: usize = 256;
 /// Adapters listed for one pod.
 pub const ADAPTERS_PER_POD_MAX: usize = 1024;
 
@@ -26,11 +28,20 @@ pub const SCRAPE_INTERVAL_MIN: Millis = Millis(200);
 pub const MODELS_INTERVAL: Millis = Millis(10_000);
 /// One scrape may take this long. A busy engine answers slowly.
 pub const SCRAPE_TIMEOUT: Millis = Millis(1_000);
+/// A reading is fresh for this many scrape intervals: one lost scrape and a slow answer fit in.
+pub const FRESH_INTERVALS: u64 = 3;
 /// Largest metrics page that is read. Real vLLM pages are 48 to 83 KB.
 pub const PAGE_MAX_BYTES: usize = 4 << 20;
 
 /// A copy of shared data older than this is read again before a decision.
 pub const VIEW_MAX_AGE: Millis = Millis(2);
+/// Pods named in one decision: the pick and what a retry takes next. Later ones would be stale.
+pub const ENDPOINTS_MAX: usize = 3;
+/// Addresses read from a subset hint: as many as a pool has pods.
+pub const SUBSET_MAX: usize = PODS_MAX;
+/// Bytes of the `x-berth-decision` header, far below what any proxy allows for all headers.
+pub const DECISION_HEADER_MAX_BYTES: usize = 1024;
+
 /// Root contexts tick this often: less would burn CPU in idle proxies.
 pub const TICK: Millis = Millis(100);
 

@@ -1,1 +1,426 @@
 //! The cost of a pod for a request, in milliseconds until the first token.
+//!
+//! One physical number instead of weighted scores, so that a cold adapter, a queue and a slow pod
+//! can be compared, and a person can check each part against a clock. The lowest cost wins.
+//!
+//! | term | formula (ms) | what it stands for |
+//! |---|---|---|
+//! | `queue` | (own unanswered tokens + others' queued x mean uncached) / rate | work ahead |
+//! | `prefill` | u / rate, u = uncached prompt tokens | own work |
+//! | `harm` | 0.1 x u / rate x running + 2 x running | slower answers of others |
+//! | `memory` | 150 x k / (1 - k), k = (used + needed) / capacity, and more beyond 1 | preemption |
+//! | `adapter` | 0 warm, 300 in host memory, else `cold_load` x (1 - belief); + 3,000 x excess of slots | adapter load |
+//! | `overdue` | 0.3 x (age of the oldest unanswered - 2 x its prediction - 1,000) | a pod that hangs |
+//! | `failed` | 1,000,000 while the ledger avoids the pod | a pod that fails |
+//! | `stuck` | 300,000 | a queue with nothing running |
+//! | `uncertainty` | 100 x (1 - weight of the reading); 10,000 when nobody answers the scrapes | not knowing |
+//!
+//! Shape and constants come from a simulation of policies on public traces (DESIGN.md); a constant
+//! that does not is marked "own" with its argument. An unknown gauge counts as the mean of the
+//! readable pods; a pod's own load is fact and stays. Gauges are first split into *own* and
+//! *foreign* load, since only the foreign part can be guessed from other pods:
+//!
+//! ```text
+//! foreign = max(0, gauge - own at that scrape)      now = foreign + own = max(gauge + own since, own)
+//! foreign used = weight x its own + (1 - weight) x mean;   weight: fresh 1, ageing 0.5, unknown 0
+//! ```
+//!
+//! Deliberately not here: who may serve at all ([`crate::decision`]), and the prefix index, whose
+//! matches will lower u.
+
+use berth_shared_state::sample::Status;
+use berth_shared_state::snapshot::Freshness;
+use berth_shared_state::table::{ActiveAdapters, ScrapeError, Trend};
+use berth_shared_state::units::{Tokens, UnixMillis};
+use serde::{Serialize, Serializer};
+
+use crate::decision::PodFacts;
+
+mod fleet;
+pub use fleet::Fleet;
+
+#[cfg(test)]
+mod tests;
+
+/// Part of the own prefill that every running request loses. 0.2 has the better mean, but costs
+/// p99 where prompts share no prefix; 0.1 is the cautious choice.
+pub const HARM_PER_WORK: f64 = 0.1;
+/// Milliseconds per running request: a step of the batch is that much longer.
+pub const HARM_PER_REQUEST: f64 = 2.0;
+/// Milliseconds at k = 0.5: the scale of the memory barrier.
+pub const MEMORY_SCALE: f64 = 150.0;
+/// The barrier is capped at this k: 29,850 ms.
+pub const MEMORY_CAP: f64 = 0.995;
+/// Milliseconds on top where the request does not fit now. Own: room appears when a running answer
+/// ends, and 300 tokens at 30 ms take about that long. It keeps 0.999 and 1.001 apart.
+pub const NO_ROOM: f64 = 10_000.0;
+/// Milliseconds on top where it would not fit into the empty pod. Own: more than the barrier of any
+/// pod that it fits, yet not an exclusion, since sizes are estimates.
+pub const NEVER_FITS: f64 = 60_000.0;
+/// Milliseconds to copy an adapter from host memory to the GPU.
+pub const HOST_LOAD: f64 = 300.0;
+/// Adapters sent to a pod lately that are believed in its host memory.
+pub const HOST_ADAPTERS: usize = 16;
+/// Milliseconds per adapter that is ahead for a slot.
+pub const SLOT_WAIT: f64 = 3_000.0;
+/// How far the agreement by hash is believed, at most.
+pub const BELIEF: f64 = 0.9;
+/// Milliseconds per millisecond overdue.
+pub const OVERDUE_RATE: f64 = 0.3;
+/// Overdue starts at this multiple of the prediction ...
+pub const OVERDUE_FACTOR: f64 = 2.0;
+/// ... plus this many milliseconds.
+pub const OVERDUE_GRACE: f64 = 1_000.0;
+/// Milliseconds while the ledger avoids a pod after a failure (3 s): more than any other term, since
+/// a dead pod answers fast and looks idle.
+pub const FAILED: f64 = 1_000_000.0;
+/// Milliseconds of a pod with a queue and nothing running. Own: it has served nobody for many
+/// scrapes, so only a pod that fails is worse.
+pub const STUCK: f64 = 300_000.0;
+/// Milliseconds of not knowing a pod's load. Own: an ordinary prompt's prefill, so an unread pod
+/// loses to any idle one and joins in as soon as the others have a request more.
+pub const UNCERTAIN: f64 = 100.0;
+/// Milliseconds of a pod that nobody reaches and that answered none of the requests in flight. Own:
+/// probably dead; still a candidate, since only the metrics port may be closed.
+pub const UNREACHABLE: f64 = 10_000.0;
+/// Scrapes that must have failed in a row for that.
+pub const UNREACHABLE_AFTER: u32 = 3;
+/// A pod's own rate counts only if it differs from the pool's by more than this factor.
+pub const RATE_DIFFERS: f64 = 1.7;
+/// Weight of an ageing reading against the mean. Own: half-way between the two certain cases.
+pub const AGEING_WEIGHT: f64 = 0.5;
+/// Slowest believable prefill, tokens per millisecond: keeps every cost finite.
+const RATE_MIN: f64 = 1e-3;
+
+/// The named parts of a cost, each in milliseconds. Serialised in whole milliseconds, zeros left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Terms {
+    /// Work queued ahead.
+    #[serde(serialize_with = "whole", skip_serializing_if = "negligible")]
+    pub queue: f64,
+    /// The request's own prefill.
+    #[serde(serialize_with = "whole", skip_serializing_if = "negligible")]
+    pub prefill: f64,
+    /// What the others lose by it.
+    #[serde(serialize_with = "whole", skip_serializing_if = "negligible")]
+    pub harm: f64,
+    /// Risk of preemption.
+    #[serde(serialize_with = "whole", skip_serializing_if = "negligible")]
+    pub memory: f64,
+    /// Loading the adapter, or waiting for a slot.
+    #[serde(serialize_with = "whole", skip_serializing_if = "negligible")]
+    pub adapter: f64,
+    /// A pod that does not answer what it was sent.
+    #[serde(serialize_with = "whole", skip_serializing_if = "negligible")]
+    pub overdue: f64,
+    /// A pod that failed a moment ago.
+    #[serde(serialize_with = "whole", skip_serializing_if = "negligible")]
+    pub failed: f64,
+    /// A pod that queues and runs nothing.
+    #[serde(serialize_with = "whole", skip_serializing_if = "negligible")]
+    pub stuck: f64,
+    /// A pod whose load is not known.
+    #[serde(serialize_with = "whole", skip_serializing_if = "negligible")]
+    pub uncertainty: f64,
+}
+
+impl Terms {
+    /// The cost: their sum.
+    #[must_use]
+    pub fn total(&self) -> f64 {
+        self.named().iter().map(|(_, value)| value).sum()
+    }
+
+    /// The terms that gauges blur: everything else is known exactly, or alike on all pods.
+    #[must_use]
+    pub fn blurred(&self) -> f64 {
+        self.queue + self.harm + self.memory
+    }
+
+    /// The expected time to first token: what physically lies ahead of it.
+    #[must_use]
+    pub fn first_token(&self) -> f64 {
+        self.queue + self.prefill + self.adapter
+    }
+
+    /// Name and value of each term, in the order in which they are shown.
+    #[must_use]
+    pub const fn named(&self) -> [(&'static str, f64); 9] {
+        [
+            ("queue", self.queue),
+            ("prefill", self.prefill),
+            ("harm", self.harm),
+            ("memory", self.memory),
+            ("adapter", self.adapter),
+            ("overdue", self.overdue),
+            ("failed", self.failed),
+            ("stuck", self.stuck),
+            ("uncertainty", self.uncertainty),
+        ]
+    }
+}
+
+/// Milliseconds as a whole number; saturates.
+pub(crate) fn whole<S: Serializer>(millis: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(millis.round() as u64)
+}
+
+fn negligible(millis: &f64) -> bool {
+    *millis < 0.5
+}
+
+/// What a request takes of a pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Need {
+    /// Prompt tokens to compute.
+    pub uncached: Tokens,
+    /// KV tokens of prompt and expected output, over all its prompts.
+    pub context: Tokens,
+    /// Prompts in it, at least 1: each may go to another engine of the pod.
+    pub prompts: u32,
+}
+
+/// How far a pod's reading is believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stage {
+    /// The gauges count.
+    Fresh,
+    /// Half of them, half the pool's mean; own load in full.
+    Ageing,
+    /// The pool's mean and the own load.
+    Unknown,
+}
+
+impl Stage {
+    /// Judges a pod's reading. Frozen gauges are not a reading, however new the page is.
+    #[must_use]
+    pub fn of(pod: &PodFacts<'_>) -> Self {
+        let load = &pod.row.load;
+        if pod.row.scraped_at.is_none()
+            || pod.row.trend == Trend::Frozen
+            || matches!(load.status, Status::Unknown | Status::Reject)
+        {
+            return Self::Unknown;
+        }
+        match pod.freshness {
+            Freshness::Fresh => Self::Fresh,
+            Freshness::Ageing => Self::Ageing,
+            Freshness::Unknown => Self::Unknown,
+        }
+    }
+
+    /// The weight of the reading against the pool's mean.
+    #[must_use]
+    pub const fn weight(self) -> f64 {
+        match self {
+            Self::Fresh => 1.0,
+            Self::Ageing => AGEING_WEIGHT,
+            Self::Unknown => 0.0,
+        }
+    }
+}
+
+/// Load of a pod by others than this proxy, as its last page shows it. `None` = unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Foreign {
+    /// Requests queued.
+    pub queued: Option<f64>,
+    /// Requests running.
+    pub running: Option<f64>,
+    /// KV usage, as a part of the capacity: pods differ in size, so tokens have no mean.
+    pub used: Option<f64>,
+}
+
+impl Foreign {
+    /// Takes the own part out of the gauges.
+    #[must_use]
+    pub fn of(pod: &PodFacts<'_>) -> Self {
+        let (load, own) = (&pod.row.load, &pod.own);
+        let own_before = own
+            .unanswered
+            .saturating_add(own.generating)
+            .saturating_sub(own.sent_since);
+        let own_tokens_before = own.context_tokens.0.saturating_sub(own.sent_since_tokens.0);
+        let own_used = capacity(pod).map_or(0.0, |capacity| own_tokens_before as f64 / capacity);
+        Self {
+            queued: load
+                .waiting
+                .map(|n| f64::from(n.saturating_sub(own.unanswered_at_sample))),
+            running: load.running.map(|n| f64::from(n.saturating_sub(own_before))),
+            used: part(load.kv_mean).map(|used| (used - own_used).max(0.0)),
+        }
+    }
+}
+
+/// A gauge between 0 and 1, whatever the page said.
+fn part(gauge: Option<f32>) -> Option<f64> {
+    gauge
+        .filter(|value| value.is_finite())
+        .map(|value| f64::from(value).clamp(0.0, 1.0))
+}
+
+/// KV tokens of the pod, over all its engines.
+fn capacity(pod: &PodFacts<'_>) -> Option<f64> {
+    pod.row
+        .load
+        .kv_capacity
+        .filter(|tokens| tokens.0 > 0)
+        .map(|tokens| tokens.0 as f64)
+}
+
+/// Everything a pod's terms are made of, once per decision.
+#[derive(Clone, Copy, Debug)]
+pub struct Question<'a> {
+    /// What the request takes.
+    pub need: Need,
+    /// The pool's means.
+    pub fleet: &'a Fleet,
+    /// Now.
+    pub now: UnixMillis,
+    /// False when more than half of the candidates would be avoided after failures.
+    pub avoid: bool,
+}
+
+/// The terms of one pod; `adapter` is what [`adapter`] said.
+#[must_use]
+pub fn terms(pod: &PodFacts<'_>, stage: Stage, adapter: f64, question: &Question<'_>) -> Terms {
+    let Question {
+        need,
+        fleet,
+        now,
+        avoid,
+    } = *question;
+    let rate = fleet.rate(pod, stage);
+    let foreign = fleet.foreign(pod, stage);
+    let prefill = need.uncached.0 as f64 / rate;
+    let own = pod.own.unanswered.saturating_add(pod.own.generating);
+    let running = foreign.running.unwrap_or(0.0) + f64::from(own);
+    let others = foreign.queued.unwrap_or(0.0) * fleet.mean_uncached(need.uncached);
+    let avoided = avoid && pod.avoided_until.is_some_and(|until| until > now);
+    Terms {
+        queue: (pod.own.unanswered_tokens.0 as f64 + others) / rate,
+        prefill,
+        harm: HARM_PER_WORK * prefill * running + HARM_PER_REQUEST * running,
+        memory: memory(pod, foreign.used, fleet, &need),
+        adapter,
+        overdue: overdue(pod, now),
+        failed: if avoided { FAILED } else { 0.0 },
+        stuck: if pod.row.trend == Trend::Stuck && stage != Stage::Unknown {
+            STUCK
+        } else {
+            0.0
+        },
+        uncertainty: uncertainty(pod, stage),
+    }
+}
+
+/// The barrier against preemption, with one engine of the pod as the room, since a context must
+/// fit one. Engines are taken as equally full: the page names the mean and the worst, while the
+/// pod's own balancer picks a better one.
+fn memory(pod: &PodFacts<'_>, used: Option<f64>, fleet: &Fleet, need: &Need) -> f64 {
+    let Some(capacity) = capacity(pod).or(fleet.mean_capacity()) else {
+        return used.map_or(0.0, barrier);
+    };
+    let engines = f64::from(pod.row.load.engines.max(1));
+    let room = capacity / engines;
+    let context = need.context.0 as f64;
+    let one = context / f64::from(need.prompts.max(1));
+    let taken = used.unwrap_or(0.0) + pod.own.context_tokens.0 as f64 / capacity;
+    let k = taken + one.max(context / engines) / room;
+    barrier(k) + if k > 1.0 { NO_ROOM } else { 0.0 } + if one > room { NEVER_FITS } else { 0.0 }
+}
+
+fn barrier(k: f64) -> f64 {
+    let capped = k.min(MEMORY_CAP);
+    MEMORY_SCALE * capped / (1.0 - capped) * k.max(1.0)
+}
+
+/// KV tokens free in one engine of the pod, as the memory term sees it; negative when overbooked.
+#[must_use]
+pub fn free_tokens(pod: &PodFacts<'_>, stage: Stage, fleet: &Fleet) -> Option<i64> {
+    let capacity = capacity(pod).or(fleet.mean_capacity())?;
+    let used = fleet.foreign(pod, stage).used.unwrap_or(0.0) * capacity;
+    let free = capacity - used - pod.own.context_tokens.0 as f64;
+    Some((free / f64::from(pod.row.load.engines.max(1))) as i64)
+}
+
+fn overdue(pod: &PodFacts<'_>, now: UnixMillis) -> f64 {
+    pod.own.oldest_unanswered.map_or(0.0, |(sent, predicted)| {
+        let age = now.since(sent).0 as f64;
+        let late = age - OVERDUE_FACTOR * predicted.0 as f64 - OVERDUE_GRACE;
+        OVERDUE_RATE * late.max(0.0)
+    })
+}
+
+fn uncertainty(pod: &PodFacts<'_>, stage: Stage) -> f64 {
+    let row = pod.row;
+    let gone = matches!(row.last_error, Some(ScrapeError::Unreachable)) && row.failures >= UNREACHABLE_AFTER;
+    if gone && pod.own.generating == 0 {
+        return UNREACHABLE;
+    }
+    // A contradictory page keeps its numbers, but not the trust in them.
+    let doubt = if row.load.status == Status::Suspect {
+        1.0 - AGEING_WEIGHT
+    } else {
+        0.0
+    };
+    UNCERTAIN * (1.0 - stage.weight()).max(doubt)
+}
+
+/// How warm an adapter is at a pod, the warmest first. [`Tier::Base`] needs none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Tier {
+    /// The base model.
+    Base,
+    /// A request with it is in flight there: it has a slot.
+    Active,
+    /// The engine says that it is in GPU memory.
+    Resident,
+    /// Sent there lately, and no more others since than the pod has slots.
+    Recent,
+    /// In host memory, as the engine says or as the last requests let one think.
+    Host,
+    /// Listed on the models page; no sign of it in memory.
+    Registered,
+    /// Not listed; the engine loads what is asked for.
+    Loadable,
+    /// Nobody knows whether the pod has it.
+    Unlisted,
+}
+
+/// Milliseconds until the adapter can run. `belief` (0 to 1) is how far other proxies are thought
+/// to have loaded it there; it only lowers the price of a cold load. The default price is far above
+/// a load's own time: the load stalls the batch, evicts another, and founds a second home.
+#[must_use]
+pub fn adapter(tier: Tier, cold_load: f64, belief: f64, slots: Option<&ActiveAdapters>) -> f64 {
+    let load = match tier {
+        Tier::Base | Tier::Active | Tier::Resident | Tier::Recent => 0.0,
+        Tier::Host => HOST_LOAD,
+        Tier::Registered | Tier::Loadable | Tier::Unlisted => cold_load * (1.0 - belief),
+    };
+    let has_slot = matches!(tier, Tier::Base | Tier::Active | Tier::Resident);
+    load + if has_slot {
+        0.0
+    } else {
+        SLOT_WAIT * slots.map_or(0.0, excess)
+    }
+}
+
+/// Adapters that must leave before one more gets a slot. Running and waiting are one set: today's
+/// vLLM writes the same list twice, and adding them would count every slot double.
+fn excess(active: &ActiveAdapters) -> f64 {
+    let Some(max) = active.max.filter(|max| *max > 0) else {
+        return 0.0;
+    };
+    let waiting = active.waiting.iter().take(SLOTS_SEEN);
+    let more = waiting
+        .filter(|id| !active.running.iter().take(SLOTS_SEEN).any(|other| other == *id))
+        .count();
+    let used = active.running.len().saturating_add(more) as f64;
+    (used - f64::from(max) + 1.0).max(0.0)
+}
+
+/// Adapters of one list that are compared: more than any engine has slots, and the work is square.
+const SLOTS_SEEN: usize = 64;

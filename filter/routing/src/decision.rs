@@ -1,1 +1,233 @@
 //! One decision with its reasons as data.
+//!
+//! ```text
+//! pods -> ready, in the subset -> can serve the name -> awake -> long enough -> cost each -> pick three
+//! ```
+//!
+//! Deciding is total and pure: facts, `now` and the random numbers come in, an answer comes out, and
+//! it is never an error of ours. What is not known makes a pod dearer, not impossible; only two things are
+//! refused, a name that nobody has and a set of pods without a ready one. Deliberately not here: which
+//! pool decides (see [`naming`]), queues, and what becomes of the answer ([`crate::header`]).
+
+use berth_shared_state::config::Pool;
+use berth_shared_state::limits::ENDPOINTS_MAX;
+use berth_shared_state::pod::PodAddress;
+use berth_shared_state::snapshot::{Freshness, Snapshot};
+use berth_shared_state::table::PodRow;
+use berth_shared_state::units::{Millis, Tokens, UnixMillis};
+use fastrand::Rng;
+
+use crate::cost::Need;
+use crate::ledger::OwnLoad;
+use crate::request::{Api, Facts};
+
+mod candidates;
+pub mod explain;
+mod pick;
+mod serving;
+mod why;
+
+use candidates::{Candidates, Subset};
+pub use serving::{Naming, adapter_key, naming};
+pub(crate) use why::word;
+pub use why::{Considered, Excluded, Note, Reason, Rung, Why};
+
+#[cfg(test)]
+mod tests;
+
+/// A bound on the output is believed up to this multiple of the expected output: clients ask for
+/// thousands of tokens and take hundreds, and booking them all would make every pod look full.
+const OUTPUT_BELIEVED: u64 = 4;
+/// Output of /v1/completions without a bound.
+const COMPLETIONS_OUTPUT: u64 = 16;
+
+/// All that a decision depends on, apart from the random numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct Input<'a> {
+    /// The pool that decides.
+    pub pool: &'a Pool,
+    /// Its table; `None` = no poller has written one.
+    pub snapshot: Option<&'a Snapshot>,
+    /// The pods of that table.
+    pub pods: &'a [PodFacts<'a>],
+    /// What was learned of the pool.
+    pub facts: PoolFacts,
+    /// The request.
+    pub ask: Ask<'a>,
+    /// Value of the subset hint, from a trusted source: the request may only go to these `ip:port`.
+    pub subset: Option<&'a str>,
+    /// Now.
+    pub now: UnixMillis,
+    /// Give reasons for every candidate, not only for the endpoints.
+    pub in_full: bool,
+}
+
+/// What is known of one pod.
+#[derive(Clone, Copy, Debug)]
+pub struct PodFacts<'a> {
+    /// Its row of the table.
+    pub row: &'a PodRow,
+    /// How far its reading can be believed.
+    pub freshness: Freshness,
+    /// What this proxy has there.
+    pub own: OwnLoad,
+    /// Prefill rate learned of it, tokens per millisecond.
+    pub rate: Option<f64>,
+    /// It failed a moment ago; avoided until then.
+    pub avoided_until: Option<UnixMillis>,
+    /// Adapters sent there in its present incarnation: [`adapter_key`] and when last, newest first.
+    pub recent_adapters: &'a [(u64, UnixMillis)],
+}
+
+/// What is known of the pool as a whole.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PoolFacts {
+    /// Prefill rate learned, tokens per millisecond.
+    pub rate: Option<f64>,
+}
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ask<'a> {
+    /// Model or adapter; `None` = the pool's base.
+    pub model: Option<&'a str>,
+    /// Prompt tokens, estimated, over all prompts.
+    pub prompt: Tokens,
+    /// Part of them that was given as token numbers: exact.
+    pub exact: Tokens,
+    /// Output tokens expected, over all prompts and choices.
+    pub output: Tokens,
+    /// Prompts, at least 1.
+    pub prompts: u32,
+}
+
+impl<'a> Ask<'a> {
+    /// From the request's facts and an estimate of its whole prompt.
+    #[must_use]
+    pub fn new(facts: &'a Facts, prompt: Tokens, pool: &Pool) -> Self {
+        let prompts = facts.prompts.max(1);
+        let expected = u64::from(pool.routing.expected_output_tokens);
+        let each = match (facts.api, facts.max_output) {
+            (Some(Api::Embeddings | Api::Rerank | Api::Tokenize), _) => 0,
+            (_, Some(bound)) => bound.0.min(expected.saturating_mul(OUTPUT_BELIEVED)),
+            (Some(Api::Completions), None) => COMPLETIONS_OUTPUT,
+            (_, None) => expected,
+        };
+        let answers = u64::from(prompts).saturating_mul(u64::from(facts.choices.max(1)));
+        Self {
+            model: facts.model.as_deref(),
+            prompt,
+            exact: Tokens(facts.prompt.tokens),
+            output: Tokens(each.saturating_mul(answers)),
+            prompts,
+        }
+    }
+
+    fn need(&self) -> Need {
+        Need {
+            uncached: self.prompt,
+            context: self.prompt + self.output,
+            prompts: self.prompts.max(1),
+        }
+    }
+}
+
+/// What to do with a request, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// What to do.
+    pub action: Action,
+    /// Ask the poller for the models pages at once: the name is on none of them.
+    pub refresh_models: bool,
+    /// Why.
+    pub why: Why,
+}
+
+/// What to do with a request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Send it to the first of these; a retry takes the next.
+    Route {
+        /// One to [`ENDPOINTS_MAX`] distinct pods.
+        endpoints: Vec<PodAddress>,
+        /// What the ledger books for the first.
+        booking: Booking,
+    },
+    /// Answer it here.
+    Reply(Refusal),
+    /// Let the proxy's own load balancer decide.
+    Pass(Reason),
+}
+
+/// What a routed request takes of its pod, for the ledger.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Booking {
+    /// Uncached prompt tokens: work until the first token.
+    pub work: Tokens,
+    /// KV tokens of prompt and expected output.
+    pub context: Tokens,
+    /// Predicted time to first token.
+    pub predicted: Millis,
+    /// The adapter it loads or uses.
+    pub adapter: Option<u64>,
+}
+
+/// An answer that Berth gives itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// HTTP status: 404 or 503.
+    pub status: u16,
+    /// Why.
+    pub reason: Reason,
+    /// The model asked for, shortened to what fits an answer.
+    pub model: Option<String>,
+}
+
+/// Decides. Equal input and seed give an equal decision.
+#[must_use]
+pub fn decide(input: &Input<'_>, rng: &mut Rng) -> Decision {
+    let mut why = Why::new(input);
+    let subset = input.subset.map(Subset::parse);
+    let Some(snapshot) = input.snapshot else {
+        return without_table(input, subset.as_ref(), why, rng);
+    };
+    let mut candidates = Candidates::new(input);
+    if !candidates.keep_ready(subset.as_ref(), &mut why) {
+        return match subset {
+            Some(_) => why.refuse(503, Reason::SubsetNoMatch),
+            None if snapshot.discovery_fresh(input.pool, input.now) => why.refuse(503, Reason::NoReadyPod),
+            None => why.pass(Reason::DiscoveryStale),
+        };
+    }
+    if !candidates.keep_serving(snapshot, &mut why) {
+        return why.refuse(404, Reason::ModelUnknown);
+    }
+    candidates.keep_awake(&mut why);
+    candidates.keep_long_enough(&mut why);
+    candidates.price(&mut why);
+    candidates.route(why, rng)
+}
+
+/// No poller has written a table yet: the proxy's own load balancer decides. It knows nothing of a
+/// subset, though, so that one is taken as it stands.
+fn without_table(input: &Input<'_>, subset: Option<&Subset>, mut why: Why, rng: &mut Rng) -> Decision {
+    let Some(subset) = subset else {
+        return why.pass(Reason::NoTable);
+    };
+    let endpoints = subset.some(ENDPOINTS_MAX, rng);
+    if endpoints.is_empty() {
+        return why.refuse(503, Reason::SubsetNoMatch);
+    }
+    why.notes.push(Note::SubsetAsGiven);
+    let need = input.ask.need();
+    let booking = Booking {
+        work: need.uncached,
+        context: need.context,
+        ..Booking::default()
+    };
+    Decision {
+        action: Action::Route { endpoints, booking },
+        refresh_models: false,
+        why,
+    }
+}

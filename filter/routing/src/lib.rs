@@ -16,6 +16,7 @@ pub mod request;
 
 pub mod cost;
 pub mod decision;
+pub mod header;
 pub mod ledger;
 pub mod replay;
 pub mod view;

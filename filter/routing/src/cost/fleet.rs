@@ -1,0 +1,152 @@
+//! What the readable pods of a pool have in common: stands in for what one pod does not say.
+
+use berth_shared_state::units::Tokens;
+
+use super::{Foreign, RATE_DIFFERS, RATE_MIN, Stage, capacity};
+use crate::decision::PodFacts;
+
+/// A weighted mean under construction.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mean {
+    sum: f64,
+    weight: f64,
+}
+
+impl Mean {
+    fn add(&mut self, value: f64, weight: f64) {
+        self.sum += value * weight;
+        self.weight += weight;
+    }
+
+    fn get(self) -> Option<f64> {
+        (self.weight > 0.0).then(|| self.sum / self.weight)
+    }
+}
+
+/// Means over the pool's pods.
+#[derive(Clone, Copy, Debug)]
+pub struct Fleet {
+    /// Tokens per millisecond.
+    rate: f64,
+    queued: Mean,
+    running: Mean,
+    used: Mean,
+    capacity: Mean,
+    /// Uncached prompt tokens of a request, from the pods' counters.
+    counted: Mean,
+    /// The same of the own unanswered requests.
+    sent: Mean,
+    own: f64,
+    max_lora: Option<u32>,
+}
+
+impl Fleet {
+    /// An empty one. `learned` is the pool's rate in tokens per millisecond, `initial` the configured
+    /// one in tokens per second.
+    #[must_use]
+    pub fn new(learned: Option<f64>, initial: u32) -> Self {
+        let rate = usable(learned).unwrap_or(f64::from(initial) / 1_000.0).max(RATE_MIN);
+        let mean = Mean::default();
+        Self {
+            rate,
+            queued: mean,
+            running: mean,
+            used: mean,
+            capacity: mean,
+            counted: mean,
+            sent: mean,
+            own: 0.0,
+            max_lora: None,
+        }
+    }
+
+    /// Adds a pod to the means.
+    pub fn add(&mut self, pod: &PodFacts<'_>, stage: Stage) {
+        let weight = stage.weight();
+        let foreign = Foreign::of(pod);
+        let means = [&mut self.queued, &mut self.running, &mut self.used];
+        for (mean, value) in means.into_iter().zip([foreign.queued, foreign.running, foreign.used]) {
+            if let Some(value) = value {
+                mean.add(value, weight);
+            }
+        }
+        if let Some(tokens) = capacity(pod) {
+            self.capacity.add(tokens, 1.0);
+        }
+        let rates = &pod.row.rates;
+        let requests = usable(rates.requests.map(f64::from));
+        if let (Some(requests), Some(prompt)) = (requests, usable(rates.prompt_tokens.map(f64::from))) {
+            let cached = usable(rates.cached_prompt_tokens.map(f64::from)).unwrap_or(0.0);
+            self.counted.add((prompt - cached).max(0.0) / requests, requests);
+        }
+        if pod.own.unanswered > 0 {
+            let requests = f64::from(pod.own.unanswered);
+            self.sent.add(pod.own.unanswered_tokens.0 as f64 / requests, requests);
+        }
+        self.own += f64::from(pod.own.unanswered.saturating_add(pod.own.generating));
+        self.max_lora = self
+            .max_lora
+            .max(pod.row.activity.as_ref().and_then(|active| active.max));
+    }
+
+    /// LoRA slots of a pod that does not say: the pool's largest.
+    #[must_use]
+    pub const fn max_lora(&self) -> Option<u32> {
+        self.max_lora
+    }
+
+    /// KV tokens of a pod that does not say.
+    #[must_use]
+    pub fn mean_capacity(&self) -> Option<f64> {
+        self.capacity.get()
+    }
+
+    /// Uncached tokens of an ordinary queued request: by the pods' counters, else by what this
+    /// proxy has sent, else as many as the request at hand.
+    #[must_use]
+    pub fn mean_uncached(&self, own: Tokens) -> f64 {
+        self.counted.get().or(self.sent.get()).unwrap_or(own.0 as f64)
+    }
+
+    /// The part of the pool's load, 0 to 1, that other proxies sent.
+    #[must_use]
+    pub fn elsewhere(&self) -> f64 {
+        let foreign = self.queued.sum + self.running.sum;
+        let all = foreign + self.own;
+        if all > 0.0 { foreign / all } else { 0.0 }
+    }
+
+    /// A pod's prefill rate, tokens per millisecond. Single observations are noisy, so the pool's
+    /// rate counts unless the pod's is clearly another one. A pod whose load is unknown gets no
+    /// credit for being fast.
+    pub(super) fn rate(&self, pod: &PodFacts<'_>, stage: Stage) -> f64 {
+        let Some(own) = usable(pod.rate) else {
+            return self.rate;
+        };
+        let slower = own * RATE_DIFFERS < self.rate;
+        let faster = own > self.rate * RATE_DIFFERS && stage != Stage::Unknown;
+        if slower || faster { own.max(RATE_MIN) } else { self.rate }
+    }
+
+    /// A pod's foreign load as believed: its reading and the mean, by weight.
+    pub(super) fn foreign(&self, pod: &PodFacts<'_>, stage: Stage) -> Foreign {
+        let (read, weight) = (Foreign::of(pod), stage.weight());
+        Foreign {
+            queued: blend(read.queued, self.queued, weight),
+            running: blend(read.running, self.running, weight),
+            used: blend(read.used, self.used, weight),
+        }
+    }
+}
+
+fn blend(read: Option<f64>, mean: Mean, weight: f64) -> Option<f64> {
+    match (read.filter(|_| weight > 0.0), mean.get()) {
+        (Some(read), Some(mean)) => Some(weight * read + (1.0 - weight) * mean),
+        (read, mean) => read.or(mean),
+    }
+}
+
+/// A rate that can be divided by.
+fn usable(rate: Option<f64>) -> Option<f64> {
+    rate.filter(|rate| rate.is_finite() && *rate > 0.0)
+}

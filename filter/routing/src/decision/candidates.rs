@@ -1,0 +1,286 @@
+//! The pods that can serve a request, and what each would cost.
+//!
+//! One list, filled once and narrowed in place: a pool of a thousand pods costs one allocation.
+//! A filter that would leave nobody gives way with a note, so that the engine answers, not we.
+
+use berth_shared_state::limits::SUBSET_MAX;
+use berth_shared_state::pod::PodAddress;
+use berth_shared_state::snapshot::Snapshot;
+use berth_shared_state::table::Readiness;
+use berth_shared_state::units::{Millis, Tokens};
+use fastrand::Rng;
+
+use super::serving::{self, Can, Name, Naming, Serving};
+use super::{Action, Booking, Considered, Decision, Input, Note, PodFacts, Reason, Rung, Why, pick};
+use crate::cost::{self, BELIEF, Fleet, Question, Stage, Terms, Tier};
+
+/// The addresses of a subset hint.
+#[derive(Debug)]
+pub struct Subset(Vec<PodAddress>);
+
+impl Subset {
+    /// Reads `ip:port,ip:port`. What is no address matches no pod, and is skipped.
+    pub fn parse(hint: &str) -> Self {
+        let parts = hint.split(',').take(SUBSET_MAX);
+        let mut addresses: Vec<_> = parts.filter_map(|part| part.trim().parse().ok()).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        Self(addresses)
+    }
+
+    /// Up to `count` of them, in random order.
+    pub fn some(&self, count: usize, rng: &mut Rng) -> Vec<PodAddress> {
+        let mut addresses = self.0.clone();
+        rng.shuffle(&mut addresses);
+        addresses.truncate(count);
+        addresses
+    }
+
+    fn has(&self, address: PodAddress) -> bool {
+        self.0.binary_search(&address).is_ok()
+    }
+}
+
+/// One pod in the race.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<'a> {
+    pub pod: &'a PodFacts<'a>,
+    pub stage: Stage,
+    pub can: Can,
+    pub tier: Tier,
+    pub terms: Terms,
+    pub cost: f64,
+}
+
+/// The race.
+pub struct Candidates<'a> {
+    input: &'a Input<'a>,
+    list: Vec<Candidate<'a>>,
+    fleet: Fleet,
+    name: Option<Name<'a>>,
+    /// Nobody knows the name as an adapter: temperature says nothing.
+    by_load: bool,
+    refresh_models: bool,
+}
+
+impl<'a> Candidates<'a> {
+    /// Nobody yet.
+    pub fn new(input: &'a Input<'a>) -> Self {
+        let id = |model| input.snapshot.and_then(|snapshot| snapshot.id(model));
+        Self {
+            input,
+            list: Vec::with_capacity(input.pods.len()),
+            fleet: Fleet::new(input.facts.rate, input.pool.routing.prefill_tokens_per_second),
+            name: input.ask.model.map(|model| Name::new(model, id(model))),
+            by_load: false,
+            refresh_models: false,
+        }
+    }
+
+    /// Takes in the pods that discovery does not rule out. False: there is none.
+    pub fn keep_ready(&mut self, subset: Option<&Subset>, why: &mut Why) -> bool {
+        for pod in self.input.pods {
+            let stage = Stage::of(pod);
+            let excluded = match pod.row.readiness {
+                Readiness::NotReady => Some(&mut why.excluded.not_ready),
+                Readiness::Draining => Some(&mut why.excluded.draining),
+                Readiness::Ready | Readiness::Unknown => {
+                    self.fleet.add(pod, stage);
+                    let outside = subset.is_some_and(|subset| !subset.has(pod.row.address));
+                    outside.then_some(&mut why.excluded.subset)
+                }
+            };
+            match excluded {
+                Some(count) => *count = count.saturating_add(1),
+                None => self.list.push(Candidate {
+                    pod,
+                    stage,
+                    can: Can::Yes,
+                    tier: Tier::Base,
+                    terms: Terms::default(),
+                    cost: 0.0,
+                }),
+            }
+        }
+        !self.list.is_empty()
+    }
+
+    /// Keeps the pods that have the model; where no pod is known to, those that may have it; where
+    /// none may, all of them, unless it is certain that nobody has it. False: it is.
+    pub fn keep_serving(&mut self, snapshot: &Snapshot, why: &mut Why) -> bool {
+        let Some(name) = self.name else {
+            return true;
+        };
+        let (pool, now) = (self.input.pool, self.input.now);
+        let mut best = Can::No;
+        for one in &mut self.list {
+            let Serving { can, tier } = serving::serving(pool, one.pod, one.stage, &name, &self.fleet, now);
+            (one.can, one.tier) = (can, tier);
+            best = best.max(can);
+        }
+        let least = match best {
+            Can::Yes => Can::Likely,
+            Can::Likely | Can::Maybe => Can::Maybe,
+            Can::No if serving::naming(pool, snapshot, name.text(), now) == Naming::Absent => return false,
+            Can::No => Can::No,
+        };
+        let before = self.list.len();
+        self.list.retain(|one| one.can >= least);
+        why.excluded.model = count(before - self.list.len());
+        if best < Can::Yes {
+            let seen = |one: &Candidate<'_>| matches!(one.tier, Tier::Active | Tier::Resident);
+            self.by_load = !self.list.iter().any(seen);
+            self.refresh_models = !serving::configured(pool, name.text());
+        }
+        if self.refresh_models {
+            why.notes.push(if best == Can::No {
+                Note::ModelUnlisted
+            } else {
+                Note::ModelUnconfirmed
+            });
+        }
+        true
+    }
+
+    /// Keeps the pods that are awake. A sleeping engine shows no load and would win.
+    pub fn keep_awake(&mut self, why: &mut Why) {
+        let asleep = |one: &Candidate<'_>| one.stage != Stage::Unknown && one.pod.row.load.sleeping == Some(true);
+        if self.list.iter().all(asleep) {
+            why.notes.push(Note::AllAsleep);
+            return;
+        }
+        let before = self.list.len();
+        self.list.retain(|one| !asleep(one));
+        why.excluded.asleep = count(before - self.list.len());
+    }
+
+    /// Keeps the pods whose `max_model_len` the prompt can meet; if none, those with the longest.
+    /// The estimate may be double the truth, so only half of it is held against a pod.
+    pub fn keep_long_enough(&mut self, why: &mut Why) {
+        let ask = &self.input.ask;
+        let least = ask.exact.0.max(ask.prompt.0 / 2) / u64::from(ask.prompts.max(1));
+        let limit = |one: &Candidate<'_>| {
+            let page = one.pod.row.models.as_ref();
+            page.and_then(|page| page.max_model_len).unwrap_or(Tokens(u64::MAX))
+        };
+        let longest = self.list.iter().map(limit).max().unwrap_or_default();
+        if longest.0 < least {
+            why.notes.push(Note::LongerThanAllowed);
+        }
+        let before = self.list.len();
+        self.list.retain(|one| limit(one).0 >= least.min(longest.0));
+        why.excluded.too_long = count(before - self.list.len());
+    }
+
+    /// Prices everybody who is left.
+    pub fn price(&mut self, why: &mut Why) {
+        let avoided = |one: &&Candidate<'_>| one.pod.avoided_until.is_some_and(|until| until > self.input.now);
+        let avoided = self.list.iter().filter(avoided).count();
+        // When most of them fail, the fault is more likely on the way there (Envoy's panic rule).
+        let avoid = avoided.saturating_mul(2) <= self.list.len();
+        if !avoid {
+            why.notes.push(Note::AvoidanceWaived);
+        }
+        let question = Question {
+            need: self.input.ask.need(),
+            fleet: &self.fleet,
+            now: self.input.now,
+            avoid,
+        };
+        let home = self.home();
+        let cold_load = self.input.pool.adapters.cold_load.0 as f64;
+        for one in &mut self.list {
+            let belief = self.name.map_or(0.0, |name| {
+                let is_home = home.is_some_and(|home| serving::bid(name.key(), one.pod.row) == home);
+                if is_home && one.pod.row.resident.is_none() {
+                    BELIEF * self.fleet.elsewhere()
+                } else {
+                    0.0
+                }
+            });
+            let slots = one.pod.row.activity.as_ref().filter(|_| one.stage != Stage::Unknown);
+            let adapter = if self.by_load {
+                0.0
+            } else {
+                cost::adapter(one.tier, cold_load, belief, slots)
+            };
+            one.terms = cost::terms(one.pod, one.stage, adapter, &question);
+            one.cost = one.terms.total();
+        }
+        why.candidates = count(self.list.len());
+        why.rung = Some(match self.list.iter().map(|one| one.stage).min() {
+            Some(Stage::Fresh) => Rung::Fresh,
+            Some(Stage::Ageing) => Rung::Ageing,
+            Some(Stage::Unknown) | None => Rung::OwnLoad,
+        });
+    }
+
+    /// The highest bid for the adapter, where somebody would have to load it and others send too.
+    fn home(&self) -> Option<u64> {
+        let name = self.name?;
+        let cold = self.list.iter().any(|one| one.tier >= Tier::Registered);
+        if self.by_load || !cold || self.fleet.elsewhere() <= 0.0 {
+            return None;
+        }
+        self.list.iter().map(|one| serving::bid(name.key(), one.pod.row)).max()
+    }
+
+    /// Picks, and says why.
+    pub fn route(mut self, mut why: Why, rng: &mut Rng) -> Decision {
+        let ranked = pick::ranked(&mut self.list, rng);
+        let (chosen, rest) = self.list.split_at_mut_checked(ranked.count).unwrap_or_default();
+        let Some(first) = chosen.first() else {
+            return why.pass(Reason::DiscoveryStale);
+        };
+        let booking = self.input.ask.booking(first, self.name.filter(|_| !self.by_load));
+        if ranked.probe {
+            why.notes.push(Note::Probe);
+        }
+        why.predicted = Some(booking.predicted);
+        if self.input.in_full {
+            rest.sort_by(|a, b| a.cost.total_cmp(&b.cost));
+        } else {
+            self.list.truncate(ranked.count);
+        }
+        why.considered = self.list.iter().map(|one| considered(one, &self.fleet)).collect();
+        let endpoints = self
+            .list
+            .iter()
+            .take(ranked.count)
+            .map(|one| one.pod.row.address)
+            .collect();
+        Decision {
+            action: Action::Route { endpoints, booking },
+            refresh_models: self.refresh_models,
+            why,
+        }
+    }
+}
+
+impl super::Ask<'_> {
+    fn booking(&self, pod: &Candidate<'_>, name: Option<Name<'_>>) -> Booking {
+        let need = self.need();
+        Booking {
+            work: need.uncached,
+            context: need.context,
+            predicted: Millis(pod.terms.first_token() as u64),
+            adapter: name.filter(|_| pod.tier != Tier::Base).map(|name| name.key()),
+        }
+    }
+}
+
+fn considered(one: &Candidate<'_>, fleet: &Fleet) -> Considered {
+    Considered {
+        pod: one.pod.row.address,
+        name: one.pod.row.name.clone(),
+        tier: one.tier,
+        stage: one.stage,
+        cost: one.cost,
+        terms: one.terms,
+        free: cost::free_tokens(one.pod, one.stage, fleet),
+    }
+}
+
+fn count(pods: usize) -> u32 {
+    u32::try_from(pods).unwrap_or(u32::MAX)
+}

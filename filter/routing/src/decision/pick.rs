@@ -1,0 +1,79 @@
+//! From costs to an ordered list of pods: step 5 of a decision.
+//!
+//! The lowest cost wins, but costs a few milliseconds apart say nothing: the gauges are a scrape
+//! old. Proxies that read the same gauges would all run to the same pod, so near-equals share by lot.
+
+use berth_shared_state::limits::ENDPOINTS_MAX;
+use berth_shared_state::table::Trend;
+use fastrand::Rng;
+
+use super::candidates::Candidate;
+
+/// Costs this many milliseconds apart are equal: less than one step of a batch, so nobody can
+/// notice, while one running request more (2 ms + a tenth of a prefill of 40 ms and more) still counts.
+const NEAR_MILLIS: f64 = 5.0;
+/// Costs are equal, too, within this part of the lower one's blurred terms: a gauge that is a second
+/// old is not exact to a twentieth. Prefill and adapter load are the same fact on all pods and
+/// must not widen the band, or a cold load of 20 s would hide a second of queue.
+const NEAR_PART: f64 = 0.05;
+/// One request in so many goes to a pod with frozen gauges and nothing of ours in flight. Gauges are
+/// set after an engine step, so after a mass cancellation only a request can move them (vLLM
+/// #29928). One request at a time, since the next one sees the first in flight.
+pub const PROBE_ONE_IN: u32 = 50;
+
+/// What was picked: the first `count` of the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ranked {
+    /// How many, with distinct addresses.
+    pub count: usize,
+    /// The first was not the cheapest, but one to be probed.
+    pub probe: bool,
+}
+
+/// Brings the picks to the front of the list, best first.
+pub fn ranked(list: &mut [Candidate<'_>], rng: &mut Rng) -> Ranked {
+    let mut ranked = Ranked { count: 0, probe: false };
+    while ranked.count < ENDPOINTS_MAX {
+        let (taken, rest) = list.split_at_mut_checked(ranked.count).unwrap_or_default();
+        let probe = if taken.is_empty() { to_probe(rest, rng) } else { None };
+        let Some(next) = probe.or_else(|| near_best(taken, rest, rng)) else {
+            break;
+        };
+        ranked.probe |= probe.is_some();
+        if let Some(next) = next.checked_add(ranked.count) {
+            list.swap(ranked.count, next);
+        }
+        ranked.count += 1;
+    }
+    ranked
+}
+
+/// One of the cheapest, by lot. A pod whose load is less known never ties with a better known one.
+fn near_best(taken: &[Candidate<'_>], rest: &[Candidate<'_>], rng: &mut Rng) -> Option<usize> {
+    let free = |one: &Candidate<'_>| !taken.iter().any(|other| other.pod.row.address == one.pod.row.address);
+    let left = || rest.iter().enumerate().filter(|(_, one)| free(one));
+    let (_, best) = left().min_by(|(_, a), (_, b)| a.cost.total_cmp(&b.cost))?;
+    let bound = best.cost + NEAR_MILLIS.max(NEAR_PART * best.terms.blurred());
+    let near = |one: &Candidate<'_>| one.cost <= bound && one.terms.uncertainty <= best.terms.uncertainty;
+    let count = left().filter(|(_, one)| near(one)).count();
+    let nth = rng.usize(0..count.max(1));
+    left().filter(|(_, one)| near(one)).nth(nth).map(|(index, _)| index)
+}
+
+/// A frozen pod, now and then; not with a request that would first have to load an adapter there.
+fn to_probe(list: &[Candidate<'_>], rng: &mut Rng) -> Option<usize> {
+    let frozen = |one: &Candidate<'_>| {
+        let idle = one.pod.own.unanswered == 0 && one.pod.own.generating == 0;
+        one.pod.row.trend == Trend::Frozen && idle && one.terms.failed == 0.0 && one.terms.adapter == 0.0
+    };
+    let count = list.iter().filter(|one| frozen(one)).count();
+    if count == 0 || rng.u32(0..PROBE_ONE_IN) != 0 {
+        return None;
+    }
+    let nth = rng.usize(0..count);
+    list.iter()
+        .enumerate()
+        .filter(|(_, one)| frozen(one))
+        .nth(nth)
+        .map(|(index, _)| index)
+}

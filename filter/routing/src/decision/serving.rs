@@ -1,0 +1,271 @@
+//! Who can serve a name, and how warm: step 2 of a decision.
+//!
+//! The models page says what may be asked for, the gauges what is in flight or in memory, the
+//! ledger what was sent where. None of them is the whole truth: an adapter that only waits is in no
+//! gauge, an idle one is in no activity list, an unloaded one may stay in memory, and a page is up to
+//! an interval old. So absence from a page is a "no" only while the page is young.
+
+use berth_shared_state::config::Pool;
+use berth_shared_state::sample::{Engine, Level};
+use berth_shared_state::snapshot::Snapshot;
+use berth_shared_state::table::{Models, NameId, PodRow, Readiness};
+use berth_shared_state::units::UnixMillis;
+use xxhash_rust::xxh64::xxh64;
+
+use super::PodFacts;
+use crate::cost::{Fleet, HOST_ADAPTERS, Stage, Tier};
+
+/// Models intervals after which a page's silence about a name says nothing.
+const PAGE_INTERVALS: u64 = 2;
+/// Slots of a pod in a pool that never says: vLLM's own default.
+const MAX_LORA: u32 = 1;
+
+/// Whether a pod answers for a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Can {
+    /// It would answer 404.
+    No,
+    /// It may: nobody knows.
+    Maybe,
+    /// Its models page was never read, but its gauges show the adapter.
+    Likely,
+    /// It does, or loads it.
+    Yes,
+}
+
+/// One pod's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Serving {
+    /// Whether.
+    pub can: Can,
+    /// How warm.
+    pub tier: Tier,
+}
+
+/// The name a request asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct Name<'a> {
+    text: &'a str,
+    id: Option<NameId>,
+    key: u64,
+}
+
+impl<'a> Name<'a> {
+    /// `id` is its place in the table's name list; `None` = no pod has ever said it.
+    #[must_use]
+    pub fn new(text: &'a str, id: Option<NameId>) -> Self {
+        Self {
+            text,
+            id,
+            key: adapter_key(text),
+        }
+    }
+
+    /// Its key in the ledger.
+    #[must_use]
+    pub const fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// The text.
+    #[must_use]
+    pub const fn text(&self) -> &'a str {
+        self.text
+    }
+}
+
+/// Eight bytes that stand for an adapter's name in the ledger.
+#[must_use]
+pub fn adapter_key(name: &str) -> u64 {
+    xxh64(name.as_bytes(), 0)
+}
+
+/// What a pod's models page says of a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Listed {
+    Base,
+    Adapter,
+    /// Not there, and the page is young.
+    Absent,
+    /// Not there, but the page is old.
+    AbsentOnce,
+    NoPage,
+}
+
+fn listed(page: Option<&Models>, id: Option<NameId>, pool: &Pool, now: UnixMillis) -> Listed {
+    let Some(page) = page else {
+        return Listed::NoPage;
+    };
+    if let Some(id) = id {
+        if page.bases.contains(&id) {
+            return Listed::Base;
+        }
+        if page.adapters.iter().any(|(adapter, _)| *adapter == id) {
+            return Listed::Adapter;
+        }
+    }
+    let young = now.since(page.at).0 < pool.scrape.models_interval.0.saturating_mul(PAGE_INTERVALS);
+    if young { Listed::Absent } else { Listed::AbsentOnce }
+}
+
+/// Whether an unknown name is refused: `None` = the engine is not known.
+fn enforces(pool: &Pool, row: &PodRow) -> Option<bool> {
+    pool.engine.or(row.load.engine).map(Engine::enforces_names)
+}
+
+pub(super) fn configured(pool: &Pool, name: &str) -> bool {
+    pool.models.iter().any(|model| model == name)
+}
+
+/// Whether a pod serves the name, and how warm.
+#[must_use]
+pub fn serving(
+    pool: &Pool,
+    pod: &PodFacts<'_>,
+    stage: Stage,
+    name: &Name<'_>,
+    fleet: &Fleet,
+    now: UnixMillis,
+) -> Serving {
+    let page = pod.row.models.as_ref();
+    let listed = listed(page, name.id, pool, now);
+    if listed == Listed::Base || enforces(pool, pod.row) == Some(false) {
+        return Serving {
+            can: Can::Yes,
+            tier: Tier::Base,
+        };
+    }
+    let warm = warmth(pod, stage, name, fleet);
+    if listed == Listed::Adapter {
+        return Serving {
+            can: Can::Yes,
+            tier: warm.unwrap_or(Tier::Registered),
+        };
+    }
+    if configured(pool, name.text) {
+        return Serving {
+            can: Can::Maybe,
+            tier: Tier::Base,
+        };
+    }
+    let lora_off = pod.row.activity.as_ref().is_some_and(|active| active.max == Some(0));
+    if pool.adapters.resolver && !lora_off {
+        return Serving {
+            can: Can::Yes,
+            tier: warm.unwrap_or(Tier::Loadable),
+        };
+    }
+    let can = match (listed, warm) {
+        (Listed::NoPage, Some(Tier::Active | Tier::Resident)) => Can::Likely,
+        // In flight on a newer page: loaded since. In memory only: unloaded, the weights stay.
+        (Listed::Absent, Some(Tier::Active)) if pod.row.scraped_at > page.map(|page| page.at) => Can::Maybe,
+        (Listed::Absent, _) => Can::No,
+        _ => Can::Maybe,
+    };
+    Serving {
+        can,
+        tier: warm.unwrap_or(Tier::Unlisted),
+    }
+}
+
+/// The warmest sign of an adapter at a pod. Gauges count while they are read; where the engine says
+/// what is in memory, its word is newer than our memory of anything sent before it.
+fn warmth(pod: &PodFacts<'_>, stage: Stage, name: &Name<'_>, fleet: &Fleet) -> Option<Tier> {
+    let read = stage != Stage::Unknown;
+    let (active, resident) = (pod.row.activity.as_ref(), pod.row.resident.as_ref());
+    let level = resident.filter(|_| read).zip(name.id).and_then(|(list, id)| {
+        let of_it = list.iter().filter(|(adapter, _)| *adapter == id);
+        of_it.map(|(_, level)| *level).max()
+    });
+    let in_flight = active.filter(|_| read).zip(name.id);
+    if in_flight.is_some_and(|(active, id)| active.running.contains(&id) || active.waiting.contains(&id)) {
+        return Some(Tier::Active);
+    }
+    if level == Some(Level::Gpu) {
+        return Some(Tier::Resident);
+    }
+    let slots = active
+        .and_then(|active| active.max)
+        .filter(|max| *max > 0)
+        .or(fleet.max_lora());
+    let slots = slots.unwrap_or(MAX_LORA) as usize;
+    let said = resident.filter(|_| read).and(pod.row.scraped_at);
+    let sent = pod
+        .recent_adapters
+        .iter()
+        .take(HOST_ADAPTERS.max(slots))
+        .position(|(key, _)| *key == name.key);
+    let sent = sent.filter(|rank| {
+        let at = pod.recent_adapters.get(*rank).map(|(_, at)| *at);
+        said.is_none() || at > said
+    });
+    match (sent, level) {
+        (Some(rank), _) if rank < slots => Some(Tier::Recent),
+        (Some(_), _) | (None, Some(Level::Cpu)) => Some(Tier::Host),
+        _ => None,
+    }
+}
+
+/// Whether a pool has a name, over all its pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Naming {
+    /// Its config or a ready pod names it.
+    Named,
+    /// Every ready pod was asked a moment ago, all refuse unknown names, and none has it.
+    Absent,
+    /// Neither is certain.
+    Unknown,
+}
+
+/// Whether a pool has a name. Where several pools could serve a request, the first that has it
+/// should decide, else the first that might: so a 404 needs the consent of all of them.
+#[must_use]
+pub fn naming(pool: &Pool, snapshot: &Snapshot, name: &str, now: UnixMillis) -> Naming {
+    if configured(pool, name) {
+        return Naming::Named;
+    }
+    let id = snapshot.id(name);
+    let mut certain = snapshot.discovery_fresh(pool, now) && !pool.adapters.resolver;
+    let mut ready = false;
+    for row in snapshot.pods().iter().filter(|row| is_ready(row)) {
+        ready = true;
+        match listed(row.models.as_ref(), id, pool, now) {
+            Listed::Base | Listed::Adapter => return Naming::Named,
+            Listed::Absent => certain &= enforces(pool, row) == Some(true) && !shown_since(row, id),
+            Listed::AbsentOnce | Listed::NoPage => certain = false,
+        }
+    }
+    if ready && certain {
+        Naming::Absent
+    } else {
+        Naming::Unknown
+    }
+}
+
+/// The adapter is in flight on a page newer than the models page.
+fn shown_since(row: &PodRow, id: Option<NameId>) -> bool {
+    let newer = row.scraped_at > row.models.as_ref().map(|page| page.at);
+    let shown = row.activity.as_ref().zip(id);
+    newer && shown.is_some_and(|(active, id)| active.running.contains(&id) || active.waiting.contains(&id))
+}
+
+/// Discovery lets it take requests, or does not say.
+pub(super) fn is_ready(row: &PodRow) -> bool {
+    !matches!(row.readiness, Readiness::NotReady | Readiness::Draining)
+}
+
+/// A pod's bid for an adapter. All proxies hash alike, so the highest bid is a home that they agree
+/// on without talking (rendezvous hashing): what others sent is most likely warm there.
+pub(super) fn bid(key: u64, row: &PodRow) -> u64 {
+    let socket = row.address.socket();
+    let mut bytes = [0; 18];
+    let ip = match socket.ip() {
+        core::net::IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        core::net::IpAddr::V6(ip) => ip,
+    };
+    let parts = ip.octets().into_iter().chain(socket.port().to_be_bytes());
+    for (to, from) in bytes.iter_mut().zip(parts) {
+        *to = from;
+    }
+    xxh64(&bytes, key)
+}

@@ -1,0 +1,250 @@
+//! The reasons of a decision: one value that the header, the access log, replay and explain print.
+
+use berth_shared_state::limits::NAME_MAX_BYTES;
+use berth_shared_state::pod::PodAddress;
+use berth_shared_state::units::{Millis, Tokens};
+use serde::Serialize;
+
+use super::{Action, Decision, Input, Refusal};
+use crate::cost::{Stage, Terms, Tier, whole};
+
+/// Why a request was not routed by Berth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reason {
+    /// No poller has written a table yet.
+    NoTable,
+    /// No pod is known to be ready, and the set of pods is not current.
+    DiscoveryStale,
+    /// The set of pods is current and holds no ready one.
+    NoReadyPod,
+    /// No ready pod is in the subset that was asked for.
+    SubsetNoMatch,
+    /// No pod has the model, and all of them said so a moment ago.
+    ModelUnknown,
+}
+
+impl Reason {
+    /// The word for headers and stats.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NoTable => "no-table",
+            Self::DiscoveryStale => "discovery-stale",
+            Self::NoReadyPod => "no-ready-pod",
+            Self::SubsetNoMatch => "subset-no-match",
+            Self::ModelUnknown => "model-unknown",
+        }
+    }
+}
+
+/// A rule that gave way, or a rule that decided beside the costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Note {
+    /// More than half of the candidates failed a moment ago: none is avoided for it.
+    AvoidanceWaived,
+    /// Every pod that serves the model sleeps.
+    AllAsleep,
+    /// The prompt is longer than any pod's limit: the engine will say so.
+    LongerThanAllowed,
+    /// No pod is known to have the model; those that may have it are asked.
+    ModelUnconfirmed,
+    /// No pod has the model as far as known, but that is not certain: the engine will say so.
+    ModelUnlisted,
+    /// A pod with frozen gauges gets one request, to see it move.
+    Probe,
+    /// There is no table: the subset is taken as it stands.
+    SubsetAsGiven,
+}
+
+impl Note {
+    /// A sentence for people.
+    #[must_use]
+    pub const fn sentence(self) -> &'static str {
+        match self {
+            Self::AvoidanceWaived => "more than half of the candidates failed a moment ago, so none is avoided for it",
+            Self::AllAsleep => "every pod that serves the model sleeps",
+            Self::LongerThanAllowed => "the prompt is longer than any pod allows; the engine will say so",
+            Self::ModelUnconfirmed => "no pod is known to have the model; those that may have it are asked",
+            Self::ModelUnlisted => "no pod lists the model, but not all were asked lately; the engine will say so",
+            Self::Probe => "a pod with frozen gauges gets one request, to see it move",
+            Self::SubsetAsGiven => "there is no table, so the subset is taken as it stands",
+        }
+    }
+}
+
+/// The rung of the staleness ladder that the decision stands on: the best reading of any candidate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rung {
+    /// Some gauges are fresh.
+    Fresh,
+    /// The best ones are ageing.
+    Ageing,
+    /// No gauge can be believed: the pod with the least of our own work.
+    OwnLoad,
+    /// No table.
+    NoTable,
+}
+
+/// Pods left out, by the first rule that did it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Excluded {
+    /// Discovery says not ready.
+    #[serde(skip_serializing_if = "none")]
+    pub not_ready: u32,
+    /// Going away.
+    #[serde(skip_serializing_if = "none")]
+    pub draining: u32,
+    /// Outside the subset.
+    #[serde(skip_serializing_if = "none")]
+    pub subset: u32,
+    /// Without the model, or less certain to have it than others.
+    #[serde(skip_serializing_if = "none")]
+    pub model: u32,
+    /// Asleep.
+    #[serde(skip_serializing_if = "none")]
+    pub asleep: u32,
+    /// The prompt is longer than they allow.
+    #[serde(skip_serializing_if = "none")]
+    pub too_long: u32,
+}
+
+fn none(count: &u32) -> bool {
+    *count == 0
+}
+
+impl Excluded {
+    /// Name and count of each rule.
+    #[must_use]
+    pub const fn named(&self) -> [(&'static str, u32); 6] {
+        [
+            ("not ready", self.not_ready),
+            ("draining", self.draining),
+            ("outside the subset", self.subset),
+            ("without the model", self.model),
+            ("asleep", self.asleep),
+            ("too short for the prompt", self.too_long),
+        ]
+    }
+}
+
+/// One candidate with its cost.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Considered {
+    /// Its address.
+    pub pod: PodAddress,
+    /// A person's name for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// How warm the adapter is.
+    pub tier: Tier,
+    /// How far its reading is believed.
+    pub stage: Stage,
+    /// The sum of the terms, in milliseconds.
+    #[serde(serialize_with = "whole")]
+    pub cost: f64,
+    /// The terms.
+    pub terms: Terms,
+    /// KV tokens free in one engine; negative when overbooked, `None` = unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub free: Option<i64>,
+}
+
+/// The reasons. Bounded: as many candidates as endpoints, unless all were asked for.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Why {
+    /// The pool.
+    pub pool: String,
+    /// The model asked for, shortened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Prompt tokens, estimated.
+    pub prompt: Tokens,
+    /// Tokens of prompt and expected output.
+    pub need: Tokens,
+    /// Why it was not routed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Reason>,
+    /// Predicted time to first token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub predicted: Option<Millis>,
+    /// Rung of the staleness ladder; `None` = it did not come to that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rung: Option<Rung>,
+    /// Candidates that were priced.
+    pub candidates: u32,
+    /// Pods left out.
+    pub excluded: Excluded,
+    /// What else mattered.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<Note>,
+    /// The endpoints in their order, then, where asked for, the other candidates by cost.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub considered: Vec<Considered>,
+}
+
+impl Why {
+    pub(super) fn new(input: &Input<'_>) -> Self {
+        Self {
+            pool: input.pool.name.clone(),
+            model: input.ask.model.map(shortened),
+            prompt: input.ask.prompt,
+            need: input.ask.prompt + input.ask.output,
+            reason: None,
+            predicted: None,
+            rung: None,
+            candidates: 0,
+            excluded: Excluded::default(),
+            notes: Vec::new(),
+            considered: Vec::new(),
+        }
+    }
+
+    pub(super) fn pass(mut self, reason: Reason) -> Decision {
+        self.reason = Some(reason);
+        if reason == Reason::NoTable {
+            self.rung = Some(Rung::NoTable);
+        }
+        Decision {
+            action: Action::Pass(reason),
+            refresh_models: false,
+            why: self,
+        }
+    }
+
+    pub(super) fn refuse(mut self, status: u16, reason: Reason) -> Decision {
+        self.reason = Some(reason);
+        let refusal = Refusal {
+            status,
+            reason,
+            model: self.model.clone(),
+        };
+        Decision {
+            action: Action::Reply(refusal),
+            // The next page may name it: an adapter that is being rolled out must not wait.
+            refresh_models: reason == Reason::ModelUnknown,
+            why: self,
+        }
+    }
+}
+
+/// A client's text, cut to the bound of a name.
+fn shortened(text: &str) -> String {
+    let mut bytes = 0;
+    text.chars()
+        .take_while(|char| {
+            bytes += char.len_utf8();
+            bytes <= NAME_MAX_BYTES
+        })
+        .collect()
+}
+
+/// The kebab-case word of a unit variant: texts and JSON can be searched for the same.
+pub fn word(value: &impl Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(word)) => word,
+        _ => String::new(),
+    }
+}

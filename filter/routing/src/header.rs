@@ -1,0 +1,111 @@
+//! A decision as the proxy and the client see it: header values and the bodies of refusals.
+//!
+//! Values only. Which header gets which value, and what is removed first, is up to the glue.
+
+use core::fmt::{self, Write};
+
+use berth_shared_state::limits::{DECISION_HEADER_MAX_BYTES, NAME_MAX_BYTES};
+use berth_shared_state::names::REASON;
+use berth_shared_state::pod::PodAddress;
+use serde_json::json;
+
+use crate::decision::{Action, Decision, Reason, Refusal, word};
+use crate::request::Api;
+
+#[cfg(test)]
+mod tests;
+
+/// Seconds after which a client may ask again: a few scrapes, so that there is something new to say.
+const RETRY_AFTER: &str = "2";
+
+/// The value of `x-gateway-destination-endpoint`: `ip:port,ip:port`, best first.
+#[must_use]
+pub fn destination(endpoints: &[PodAddress]) -> String {
+    let texts: Vec<_> = endpoints.iter().map(PodAddress::to_string).collect();
+    texts.join(",")
+}
+
+/// A model's name as a header value; `None` where it is none: 1 to 256 visible ASCII bytes.
+#[must_use]
+pub fn model(name: &str) -> Option<&str> {
+    let fits = (1..=NAME_MAX_BYTES).contains(&name.len());
+    (fits && name.bytes().all(|byte| byte.is_ascii_graphic())).then_some(name)
+}
+
+/// The value of `x-berth-decision`: `key=value` joined by `;`, visible ASCII, at most
+/// [`DECISION_HEADER_MAX_BYTES`]. Nothing in it comes from the client. Costs and terms are milliseconds.
+#[must_use]
+pub fn decision(decision: &Decision) -> String {
+    let mut out = String::with_capacity(256);
+    // Writing to a string does not fail.
+    let _ = write_decision(&mut out, decision);
+    out.retain(|char| char.is_ascii_graphic());
+    out.truncate(DECISION_HEADER_MAX_BYTES);
+    out
+}
+
+fn write_decision(out: &mut String, decision: &Decision) -> fmt::Result {
+    let why = &decision.why;
+    match &decision.action {
+        Action::Route { endpoints, booking } => {
+            if let Some(pod) = endpoints.first() {
+                write!(out, "pod={pod};")?;
+            }
+            write!(out, "predicted={};", booking.predicted.0)?;
+        }
+        Action::Reply(refusal) => write!(out, "reply={};reason={};", refusal.status, refusal.reason.as_str())?,
+        Action::Pass(reason) => write!(out, "pass={};", reason.as_str())?,
+    }
+    if let Some(first) = why.considered.first() {
+        write!(out, "cost={:.0};", first.cost)?;
+        for (term, value) in first.terms.named().into_iter().filter(|(_, value)| *value >= 0.5) {
+            write!(out, "{term}={value:.0};")?;
+        }
+        write!(out, "adapter-is={};reading={};", word(&first.tier), word(&first.stage))?;
+    }
+    for next in why.considered.iter().skip(1).take(2) {
+        write!(out, "next={}@{:.0};", next.pod, next.cost)?;
+    }
+    for note in &why.notes {
+        write!(out, "note={};", word(note))?;
+    }
+    write!(out, "candidates={};pool={}", why.candidates, why.pool)
+}
+
+/// Headers of a refusal.
+#[must_use]
+pub fn refusal(refusal: &Refusal) -> Vec<(&'static str, &'static str)> {
+    let mut headers = vec![("content-type", "application/json"), (REASON, refusal.reason.as_str())];
+    if refusal.status != 404 {
+        headers.push(("retry-after", RETRY_AFTER));
+    }
+    headers
+}
+
+/// Body of a refusal, in the shape that the client's library reads.
+#[must_use]
+pub fn body(refusal: &Refusal, api: Option<Api>) -> String {
+    let message = message(refusal);
+    let (kind, code) = match refusal.status {
+        404 => ("invalid_request_error", "model_not_found"),
+        _ => ("service_unavailable", refusal.reason.as_str()),
+    };
+    let param = (refusal.status == 404).then_some("model");
+    let body = match (api, refusal.status) {
+        (Some(Api::Messages), 404) => {
+            json!({"type": "error", "error": {"type": "not_found_error", "message": message}})
+        }
+        (Some(Api::Messages), _) => json!({"type": "error", "error": {"type": "overloaded_error", "message": message}}),
+        _ => json!({"error": {"message": message, "type": kind, "param": param, "code": code}}),
+    };
+    body.to_string()
+}
+
+fn message(refusal: &Refusal) -> String {
+    match (refusal.reason, &refusal.model) {
+        (Reason::ModelUnknown, Some(model)) => format!("The model `{model}` does not exist."),
+        (Reason::ModelUnknown, None) => "The model does not exist.".to_owned(),
+        (Reason::SubsetNoMatch, _) => "None of the allowed model servers is ready.".to_owned(),
+        (Reason::NoTable | Reason::DiscoveryStale | Reason::NoReadyPod, _) => "No model server is ready.".to_owned(),
+    }
+}
