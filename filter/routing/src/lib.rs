@@ -12,6 +12,8 @@
 //! Deliberately not here: prefix affinity (its place is [`request::PromptSink`] and a term beside
 //! the others in [`cost`]), queues, and host calls.
 
+pub mod limits;
+
 pub mod request;
 
 pub mod cost;

@@ -1,0 +1,36 @@
+//! Every bound and constant of the reader half, with its unit and reason, once.
+
+use berth_shared_state::limits::NAME_MAX_BYTES;
+
+/// Nesting of a JSON body that is followed. Real bodies stay below 20 (tool schemas); one bit per
+/// level fits a machine word.
+pub const BODY_DEPTH_MAX: u32 = u64::BITS;
+/// Bytes kept of a JSON key. The longest key that means something has 22.
+pub const KEY_MAX_BYTES: usize = 32;
+/// Bytes kept of a string value such as `model`: what a header may carry, and what the table holds.
+pub const KEPT_MAX_BYTES: usize = NAME_MAX_BYTES;
+/// Bytes of a JSON number or literal. 20 digits hold a u64; a longer one is no size of ours.
+pub const SCALAR_MAX_BYTES: usize = 32;
+/// Bytes of a multipart boundary (RFC 2046, 5.1.1).
+pub const BOUNDARY_MAX_BYTES: usize = 70;
+/// Bytes kept of one header line of a multipart part; the field name stands before a long file name.
+pub const PART_LINE_MAX_BYTES: usize = 512;
+
+/// ASCII bytes per token where no rate was learned: the usual 4 characters of English text
+/// (<https://help.openai.com/en/articles/4936856-what-are-tokens-and-how-to-count-them>).
+pub const ASCII_BYTES_PER_TOKEN: f64 = 4.0;
+/// Other UTF-8 bytes per token: one CJK character has 3 bytes and costs about one token.
+pub const OTHER_BYTES_PER_TOKEN: f64 = 3.0;
+/// A learned rate outside of this range is an error of measurement: source code needs 2 to 3 bytes
+/// per token, large vocabularies reach 5 to 6 on prose.
+pub const BYTES_PER_TOKEN_RANGE: core::ops::RangeInclusive<f64> = 1.0..=16.0;
+/// Tokens of one image, audio clip, video or file. A 1024 x 1024 image costs 576 (LLaVA 1.5, any
+/// size), 765 (OpenAI, 85 + 4 x 170), 1369 (Qwen2-VL, one per 28 x 28 pixels); 30 s of audio cost
+/// 1500 encoder frames (Whisper). The size in bytes says little, so it is one number.
+pub const MEDIA_TOKENS: u64 = 1024;
+/// Tokens a chat template puts around one message: ChatML has two markers and two line feeds.
+/// The role itself is counted as text.
+pub const MESSAGE_TOKENS: u64 = 4;
+/// Output bound of /v1/completions where the client gives none (OpenAI's documented default, also
+/// vLLM's).
+pub const COMPLETIONS_MAX_OUTPUT: u64 = 16;

@@ -1,0 +1,95 @@
+//! Reads a body in chunks, JSON or multipart, without holding it.
+
+use super::json::Scanner;
+use super::multipart::Multipart;
+use super::walk::{Visit, Walk};
+use super::{Api, Facts, PromptSink};
+
+/// A body being read. Its memory is bounded, whatever is fed.
+#[derive(Clone, Debug)]
+pub struct BodyReader {
+    api: Api,
+    format: Format,
+    /// The path alone asks for a stream (/generate_stream).
+    stream: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Format {
+    Json(Box<(Scanner, Walk)>),
+    Multipart(Box<Multipart>),
+}
+
+impl BodyReader {
+    /// Before the first byte of a JSON body.
+    #[must_use]
+    pub fn json(api: Api) -> Self {
+        let format = Format::Json(Box::new((Scanner::new(), Walk::new(api))));
+        Self {
+            api,
+            format,
+            stream: false,
+        }
+    }
+
+    /// Before the first byte of a multipart body, parted by `boundary`.
+    #[must_use]
+    pub fn multipart(api: Api, boundary: &[u8]) -> Self {
+        Self {
+            api,
+            format: Format::Multipart(Box::new(Multipart::new(api, boundary))),
+            stream: false,
+        }
+    }
+
+    /// The path asks for a stream whatever the body says.
+    pub(super) fn streaming(self, stream: bool) -> Self {
+        Self { stream, ..self }
+    }
+
+    /// Which API this is.
+    #[must_use]
+    pub fn api(&self) -> Api {
+        self.api
+    }
+
+    /// Reads the next chunk. Any split of a body gives the same facts.
+    pub fn feed(&mut self, chunk: &[u8], sink: &mut impl PromptSink) {
+        match &mut self.format {
+            Format::Json(json) => {
+                let (scanner, walk) = &mut **json;
+                scanner.feed(chunk, &mut Visit { walk, sink });
+            }
+            Format::Multipart(multipart) => multipart.feed(chunk, sink),
+        }
+    }
+
+    /// The facts of the whole body.
+    #[must_use]
+    pub fn finish(self) -> Facts {
+        let complete = match &self.format {
+            Format::Json(json) => json.0.is_done(),
+            Format::Multipart(multipart) => multipart.is_done(),
+        };
+        Facts {
+            complete,
+            malformed: !complete,
+            ..self.facts()
+        }
+    }
+
+    /// The facts so far, for a body that is cut at the hold bound: never `complete`.
+    #[must_use]
+    pub fn facts(&self) -> Facts {
+        let (found, malformed) = match &self.format {
+            Format::Json(json) => (&json.1.found, json.0.is_failed()),
+            Format::Multipart(multipart) => (&multipart.found, multipart.is_failed()),
+        };
+        let facts = found.facts();
+        Facts {
+            stream: facts.stream || self.stream,
+            malformed,
+            ..facts
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Decides from the head whether a body is worth holding.
+
+use super::multipart::parameter;
+use super::{Api, BodyReader};
+use crate::limits::BOUNDARY_MAX_BYTES;
+use serde::Serialize;
+
+/// The head of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Head<'a> {
+    /// Names and values, pseudo headers included. A missing `:method` is POST.
+    pub headers: &'a [(&'a str, &'a [u8])],
+    /// No body follows. A host that says so of every request (APISIX) must not be believed.
+    pub end_of_stream: bool,
+}
+
+/// What to do with the body.
+#[derive(Clone, Debug)]
+pub enum HeadVerdict {
+    /// Hold it and read it.
+    Hold(BodyReader),
+    /// An inference request whose declared length is over the hold bound: decide by a trusted
+    /// model header or a single pool, or read a prefix with [`BodyReader::json`].
+    TooLarge(Api),
+    /// Not for Berth; goes on untouched.
+    Pass(PassReason),
+}
+
+/// Why a request is left alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PassReason {
+    /// An upgrade: a tunnel has no request to read.
+    Upgrade,
+    /// A tunnel asked for by CONNECT.
+    Connect,
+    /// gRPC frames its messages.
+    Grpc,
+    /// The path is no inference API.
+    NotInference,
+    /// Not POST.
+    Method,
+    /// No body follows.
+    NoBody,
+    /// The body is compressed; the proxy does not unpack it.
+    CompressedBody,
+    /// Neither JSON nor, for audio, multipart with a usable boundary.
+    ContentType,
+    /// Over the hold bound, and nothing but the body could tell the model.
+    BodyTooLarge,
+}
+
+impl PassReason {
+    /// The reason as logs and replies show it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Upgrade => "upgrade",
+            Self::Connect => "connect",
+            Self::Grpc => "grpc",
+            Self::NotInference => "not-inference",
+            Self::Method => "method",
+            Self::NoBody => "no-body",
+            Self::CompressedBody => "compressed-body",
+            Self::ContentType => "content-type",
+            Self::BodyTooLarge => "body-too-large",
+        }
+    }
+}
+
+/// An inference path, as the end of a path; longer ones stand before those that end them.
+struct Route {
+    suffix: &'static str,
+    api: Api,
+    stream: bool,
+}
+
+const fn route(suffix: &'static str, api: Api) -> Route {
+    Route {
+        suffix,
+        api,
+        stream: false,
+    }
+}
+
+const ROUTES: [Route; 17] = [
+    route("/chat/completions", Api::Chat),
+    route("/completions", Api::Completions),
+    route("/responses", Api::Responses),
+    route("/v1/messages/count_tokens", Api::Tokenize),
+    route("/v1/messages", Api::Messages),
+    route("/embeddings", Api::Embeddings),
+    route("/pooling", Api::Embeddings),
+    route("/classify", Api::Embeddings),
+    route("/rerank", Api::Rerank),
+    route("/score", Api::Rerank),
+    route("/audio/transcriptions", Api::Audio),
+    route("/audio/translations", Api::Audio),
+    route("/detokenize", Api::Tokenize),
+    route("/tokenize", Api::Tokenize),
+    // vLLM's own, with its parameters in `sampling_params` too.
+    route("/inference/v1/generate", Api::Generate),
+    route("/generate", Api::Generate),
+    Route {
+        suffix: "/generate_stream",
+        api: Api::Generate,
+        stream: true,
+    },
+];
+
+/// Decides about a body by its head. `hold_bytes` is the largest body that may be held.
+#[must_use]
+pub fn classify(head: &Head<'_>, hold_bytes: usize) -> HeadVerdict {
+    match inference(head) {
+        Ok(reader) if declared_length(head).is_some_and(|length| length > hold_bytes as u64) => {
+            HeadVerdict::TooLarge(reader.api())
+        }
+        Ok(reader) => HeadVerdict::Hold(reader),
+        Err(reason) => HeadVerdict::Pass(reason),
+    }
+}
+
+fn inference(head: &Head<'_>) -> Result<BodyReader, PassReason> {
+    let content_type = head.get("content-type").unwrap_or_default();
+    let method = head.get(":method").unwrap_or(b"POST");
+    if head.is_upgrade() {
+        return Err(PassReason::Upgrade);
+    }
+    if method == b"CONNECT" {
+        return Err(PassReason::Connect);
+    }
+    if starts_with_ignore_case(content_type, b"application/grpc") {
+        return Err(PassReason::Grpc);
+    }
+    let route = head.get(":path").and_then(route_of).ok_or(PassReason::NotInference)?;
+    if method != b"POST" {
+        return Err(PassReason::Method);
+    }
+    if head.end_of_stream || declared_length(head) == Some(0) {
+        return Err(PassReason::NoBody);
+    }
+    if !head
+        .values("content-encoding")
+        .all(|coding| coding.is_empty() || coding.eq_ignore_ascii_case(b"identity"))
+    {
+        return Err(PassReason::CompressedBody);
+    }
+    let reader = reader_for(route.api, content_type).ok_or(PassReason::ContentType)?;
+    Ok(reader.streaming(route.stream))
+}
+
+/// The path without its query and trailing slash ends in one of the routes; prefixes are free, as
+/// in the reference picker.
+fn route_of(path: &[u8]) -> Option<&'static Route> {
+    let path = path.split(|byte| matches!(byte, b'?' | b'#')).next()?;
+    let path = path.strip_suffix(b"/").unwrap_or(path);
+    ROUTES.iter().find(|route| path.ends_with(route.suffix.as_bytes()))
+}
+
+fn reader_for(api: Api, content_type: &[u8]) -> Option<BodyReader> {
+    let media_type = content_type
+        .split(|byte| *byte == b';')
+        .next()
+        .unwrap_or_default()
+        .trim_ascii()
+        .to_ascii_lowercase();
+    if media_type.is_empty() || media_type == b"application/json" || media_type.ends_with(b"+json") {
+        return Some(BodyReader::json(api));
+    }
+    if api != Api::Audio || media_type != b"multipart/form-data" {
+        return None;
+    }
+    let boundary = parameter(content_type, b"boundary")?;
+    let usable = (1..=BOUNDARY_MAX_BYTES).contains(&boundary.len()) && !boundary.iter().any(u8::is_ascii_control);
+    usable.then(|| BodyReader::multipart(api, boundary))
+}
+
+fn declared_length(head: &Head<'_>) -> Option<u64> {
+    core::str::from_utf8(head.get("content-length")?).ok()?.parse().ok()
+}
+
+fn starts_with_ignore_case(value: &[u8], start: &[u8]) -> bool {
+    value
+        .get(..start.len())
+        .is_some_and(|value| value.eq_ignore_ascii_case(start))
+}
+
+impl<'a> Head<'a> {
+    fn values(&self, name: &str) -> impl Iterator<Item = &'a [u8]> {
+        self.headers
+            .iter()
+            .filter(move |(key, _)| key.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.trim_ascii())
+    }
+
+    fn get(&self, name: &str) -> Option<&'a [u8]> {
+        self.values(name).next()
+    }
+
+    /// WebSocket and the like, extended CONNECT included. The offer of HTTP/2 that some clients
+    /// send with every plain request (`upgrade: h2c`) is none: proxies ignore it.
+    fn is_upgrade(&self) -> bool {
+        let upgrade = self.get("upgrade");
+        let connection = self
+            .values("connection")
+            .flat_map(|value| value.split(|byte| *byte == b','));
+        let asked = connection
+            .map(<[u8]>::trim_ascii)
+            .any(|token| token.eq_ignore_ascii_case(b"upgrade"));
+        let tunnel = match upgrade {
+            Some(protocol) if protocol.eq_ignore_ascii_case(b"h2c") => false,
+            Some(protocol) if protocol.eq_ignore_ascii_case(b"websocket") => true,
+            _ => asked,
+        };
+        tunnel || self.get(":protocol").is_some()
+    }
+}

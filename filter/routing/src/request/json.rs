@@ -1,0 +1,297 @@
+//! A push scanner for JSON: bytes in any chunks, events out.
+//!
+//! It holds no text: a string passes through in pieces. It is not a validator: what an engine's
+//! parser might refuse (control characters in strings, leading zeros) passes, broken structure
+//! does not. Nesting is bounded, so a body of brackets costs nothing.
+//!
+//! ```text
+//!  Start -{-> FirstKey -"-> Text -"-> Colon -:-> Value -"-> Text   -"-> After -,-> Key | Value
+//!                 |          | \                  |    -0-> Scalar ---> After -]}-> After | Done
+//!                 }        Escape -u-> Unicode    |    -[-> FirstItem
+//!                 v                               |    -{-> FirstKey
+//!               After                             anything else, anywhere -> Failed
+//! ```
+
+use super::kept::Kept;
+use super::spans::plain_run;
+use crate::limits::{BODY_DEPTH_MAX, SCALAR_MAX_BYTES};
+
+/// What the scanner tells, in the order of the body.
+pub(super) trait Events {
+    /// A string begins; `key` = it is the key of a member.
+    fn string(&mut self, key: bool);
+    /// A piece of it, escapes decoded, with the number of its bytes that are not ASCII.
+    fn text(&mut self, piece: &[u8], other: usize);
+    /// It ends.
+    fn string_end(&mut self);
+    /// A number, `true`, `false` or `null`; empty when it is too long to mean anything.
+    fn scalar(&mut self, text: &[u8]);
+    /// An array or object begins.
+    fn open(&mut self, array: bool);
+    /// It ends.
+    fn close(&mut self);
+    /// Between two items or members.
+    fn comma(&mut self);
+}
+
+/// Where the scanner stands between two bytes.
+#[derive(Clone, Debug)]
+pub(super) struct Scanner {
+    state: State,
+    /// One bit per open container, the innermost lowest; set = array.
+    arrays: u64,
+    depth: u32,
+    /// The string being read is a key.
+    in_key: bool,
+    /// A number or literal cut by the end of a chunk.
+    held: Kept,
+    /// The hex digits of `\u` so far, with a 1 in front.
+    unit: u32,
+    /// A high surrogate that waits for its low one.
+    high: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Start,
+    Value,
+    FirstItem,
+    FirstKey,
+    Key,
+    Colon,
+    After,
+    Text,
+    Escape,
+    Unicode,
+    Scalar,
+    Done,
+    Failed,
+}
+
+impl Scanner {
+    /// Before the first byte of a body that must be one object.
+    pub(super) fn new() -> Self {
+        Self {
+            state: State::Start,
+            arrays: 0,
+            depth: 0,
+            in_key: false,
+            held: Kept::default(),
+            unit: 1,
+            high: None,
+        }
+    }
+
+    /// The object is closed.
+    pub(super) fn is_done(&self) -> bool {
+        self.state == State::Done
+    }
+
+    /// Something cannot be JSON; no more events will come.
+    pub(super) fn is_failed(&self) -> bool {
+        self.state == State::Failed
+    }
+
+    /// Reads a chunk.
+    pub(super) fn feed(&mut self, chunk: &[u8], to: &mut impl Events) {
+        let mut rest = chunk;
+        while let Some((&byte, after)) = rest.split_first() {
+            rest = match self.state {
+                State::Text => self.text(rest, to),
+                State::Scalar => self.scalar(rest, to),
+                State::Failed => return,
+                State::Escape => {
+                    self.escape(byte, to);
+                    after
+                }
+                State::Unicode => {
+                    self.hex(byte, to);
+                    after
+                }
+                _ => {
+                    self.structure(byte, to);
+                    // The first byte of a scalar belongs to the scalar.
+                    if self.state == State::Scalar { rest } else { after }
+                }
+            };
+        }
+    }
+
+    fn structure(&mut self, byte: u8, to: &mut impl Events) {
+        if matches!(byte, b' ' | b'\n' | b'\r' | b'\t') {
+            return;
+        }
+        let in_array = self.arrays & 1 == 1;
+        match (self.state, byte) {
+            // A byte order mark.
+            (State::Start, 0xEF | 0xBB | 0xBF) => {}
+            (State::Start | State::Value | State::FirstItem, b'{') => self.open(false, to),
+            (State::Value | State::FirstItem, b'[') => self.open(true, to),
+            (State::Value | State::FirstItem, b'"') => self.string(false, to),
+            (State::FirstKey | State::Key, b'"') => self.string(true, to),
+            (State::Value | State::FirstItem, b'-' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z') => {
+                self.held.clear();
+                self.state = State::Scalar;
+            }
+            (State::Colon, b':') => self.state = State::Value,
+            (State::After, b',') => {
+                to.comma();
+                self.state = if in_array { State::Value } else { State::Key };
+            }
+            (State::FirstItem, b']') | (State::FirstKey, b'}') => self.close(to),
+            (State::After, b']') if in_array => self.close(to),
+            (State::After, b'}') if !in_array => self.close(to),
+            _ => self.state = State::Failed,
+        }
+    }
+
+    fn open(&mut self, array: bool, to: &mut impl Events) {
+        if self.depth >= BODY_DEPTH_MAX {
+            self.state = State::Failed;
+            return;
+        }
+        self.depth += 1;
+        self.arrays = self.arrays << 1 | u64::from(array);
+        self.state = if array { State::FirstItem } else { State::FirstKey };
+        to.open(array);
+    }
+
+    fn close(&mut self, to: &mut impl Events) {
+        self.depth = self.depth.saturating_sub(1);
+        self.arrays >>= 1;
+        self.state = if self.depth == 0 { State::Done } else { State::After };
+        to.close();
+    }
+
+    fn string(&mut self, key: bool, to: &mut impl Events) {
+        self.in_key = key;
+        self.state = State::Text;
+        to.string(key);
+    }
+
+    fn text<'c>(&mut self, chunk: &'c [u8], to: &mut impl Events) -> &'c [u8] {
+        let (len, other) = plain_run(chunk);
+        let Some((plain, rest)) = chunk.split_at_checked(len) else {
+            return &[];
+        };
+        if !plain.is_empty() {
+            self.flush_surrogate(to);
+            to.text(plain, other);
+        }
+        match rest.split_first() {
+            Some((b'"', after)) => {
+                self.flush_surrogate(to);
+                to.string_end();
+                self.state = if self.in_key { State::Colon } else { State::After };
+                after
+            }
+            Some((_, after)) => {
+                self.state = State::Escape;
+                after
+            }
+            None => rest,
+        }
+    }
+
+    fn escape(&mut self, byte: u8, to: &mut impl Events) {
+        let plain = match byte {
+            b'"' | b'\\' | b'/' => byte,
+            b'b' => 8,
+            b'f' => 12,
+            b'n' => b'\n',
+            b'r' => b'\r',
+            b't' => b'\t',
+            b'u' => {
+                self.unit = 1;
+                self.state = State::Unicode;
+                return;
+            }
+            _ => {
+                self.state = State::Failed;
+                return;
+            }
+        };
+        self.flush_surrogate(to);
+        to.text(&[plain], 0);
+        self.state = State::Text;
+    }
+
+    fn hex(&mut self, byte: u8, to: &mut impl Events) {
+        let Some(digit) = char::from(byte).to_digit(16) else {
+            self.state = State::Failed;
+            return;
+        };
+        self.unit = self.unit << 4 | digit;
+        let Some(unit) = self.unit.checked_sub(0x1_0000) else {
+            return;
+        };
+        self.state = State::Text;
+        match (self.high.take(), unit) {
+            (Some(high), 0xDC00..=0xDFFF) => character(0x1_0000 + ((high - 0xD800) << 10) + (unit - 0xDC00), to),
+            (high, _) => {
+                self.high = high;
+                self.flush_surrogate(to);
+                match unit {
+                    0xD800..=0xDBFF => self.high = Some(unit),
+                    _ => character(unit, to),
+                }
+            }
+        }
+    }
+
+    /// A high surrogate without its low one is no character.
+    fn flush_surrogate(&mut self, to: &mut impl Events) {
+        if let Some(high) = self.high.take() {
+            character(high, to);
+        }
+    }
+
+    fn scalar<'c>(&mut self, chunk: &'c [u8], to: &mut impl Events) -> &'c [u8] {
+        let len = chunk
+            .iter()
+            .take_while(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'+' | b'.'))
+            .count();
+        let Some((text, rest)) = chunk.split_at_checked(len) else {
+            return &[];
+        };
+        if rest.is_empty() || !self.held.start().is_empty() || text.len() > SCALAR_MAX_BYTES {
+            self.held.push(text, SCALAR_MAX_BYTES);
+            if rest.is_empty() {
+                return rest;
+            }
+        }
+        self.state = State::After;
+        let whole = if self.held.start().is_empty() {
+            Some(text)
+        } else {
+            self.held.whole()
+        };
+        match whole {
+            Some(text) if !is_scalar(text) => self.state = State::Failed,
+            Some(text) => to.scalar(text),
+            None => to.scalar(&[]),
+        }
+        rest
+    }
+}
+
+/// Passes a code point on; a lone surrogate as U+FFFD.
+fn character(code: u32, to: &mut impl Events) {
+    let character = char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
+    let mut buffer = [0; 4];
+    let text = character.encode_utf8(&mut buffer).as_bytes();
+    to.text(text, if character.is_ascii() { 0 } else { text.len() });
+}
+
+/// A number or one of the literals, also those of Python's parser.
+fn is_scalar(text: &[u8]) -> bool {
+    if text.iter().all(u8::is_ascii_digit)
+        || matches!(text, b"true" | b"false" | b"null" | b"NaN" | b"Infinity" | b"-Infinity")
+    {
+        return true;
+    }
+    let numeric = text
+        .iter()
+        .all(|byte| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E'));
+    numeric && core::str::from_utf8(text).is_ok_and(|text| text.parse::<f64>().is_ok())
+}
