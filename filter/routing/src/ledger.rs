@@ -35,10 +35,6 @@ use memory::Memory;
 pub use memory::Outcome;
 pub use worker::{LedgerView, PodFact, Sent, Synced};
 
-/// A pod's rate is its own only if it differs from the pool's by more than this factor; else the
-/// pool's is the better estimate.
-const CLEARLY_DIFFERENT: f64 = 1.7;
-
 /// What this proxy itself has at one pod. All of it is fact, not estimate, apart from the token counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct OwnLoad {
@@ -150,16 +146,6 @@ impl Ledger {
         let mut rates: Vec<f64> = self.pods.iter().filter_map(|state| state.memory.rate()).collect();
         let middle = rates.len() / 2;
         (middle < rates.len()).then(|| *rates.select_nth_unstable_by(middle, f64::total_cmp).1)
-    }
-
-    /// The rate to reckon with: the pool's, unless the pod clearly differs. `pool` is what
-    /// [`Self::pool_rate`] says (once per decision, it looks at every pod).
-    #[must_use]
-    pub fn rate_to_use(&self, pod: PodKey, pool: Option<f64>) -> Option<f64> {
-        match (self.rate(pod), pool) {
-            (Some(own), Some(pool)) if own <= pool * CLEARLY_DIFFERENT && pool <= own * CLEARLY_DIFFERENT => Some(pool),
-            (own, pool) => own.or(pool),
-        }
     }
 
     /// Until when the pod should be avoided after failures; may lie in the past.
