@@ -32,6 +32,9 @@ pub const SCRAPE_TIMEOUT: Millis = Millis(1_000);
 pub const FRESH_INTERVALS: u64 = 3;
 /// Largest metrics page that is read. Real vLLM pages are 48 to 83 KB.
 pub const PAGE_MAX_BYTES: usize = 4 << 20;
+/// Wanted series of one metrics page (LoRA clocks, of which only the newest is kept, not counted):
+/// about 25 for each data-parallel engine and process behind one address.
+pub const SERIES_PER_PAGE_MAX: usize = 16_384;
 
 /// A copy of shared data older than this is read again before a decision.
 pub const VIEW_MAX_AGE: Millis = Millis(2);
