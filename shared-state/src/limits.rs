@@ -32,9 +32,15 @@ pub const SCRAPE_TIMEOUT: Millis = Millis(1_000);
 pub const FRESH_INTERVALS: u64 = 3;
 /// Largest metrics page that is read. Real vLLM pages are 48 to 83 KB.
 pub const PAGE_MAX_BYTES: usize = 4 << 20;
+/// Wanted series of one metrics page (LoRA clocks, of which only the newest is kept, not counted):
+/// about 25 for each data-parallel engine and process behind one address.
+pub const SERIES_PER_PAGE_MAX: usize = 16_384;
 
 /// A copy of shared data older than this is read again before a decision.
 pub const VIEW_MAX_AGE: Millis = Millis(2);
+/// A table may be one more millisecond old for each so many bytes: 1 MiB costs 105 us to copy, and is
+/// copied every 130 ms, under a thousandth of the time.
+pub const TABLE_BYTES_PER_MILLI: usize = 8 << 10;
 /// Pods named in one decision: the pick and what a retry takes next. Later ones would be stale.
 pub const ENDPOINTS_MAX: usize = 3;
 /// Addresses read from a subset hint: as many as a pool has pods.
@@ -49,3 +55,40 @@ pub const TICK: Millis = Millis(100);
 pub const BODY_HOLD_BYTES: usize = 768 << 10;
 /// Bytes held where the rendered routes raise `request_body_buffer_limit`.
 pub const BODY_HOLD_RENDERED_BYTES: usize = 16 << 20;
+
+/// Workers that may share one ledger. Envoy starts one per CPU.
+pub const LEDGER_VIEWS_MAX: usize = 256;
+/// A worker that is silent for longer is taken for dead: its requests no longer count. Five
+/// heartbeats, so that a busy worker is not mistaken for a dead one.
+pub const LEDGER_VIEW_SILENT: Millis = Millis(5_000);
+/// A worker with requests in flight writes at least this often.
+pub const LEDGER_HEARTBEAT: Millis = Millis(1_000);
+/// Events older than this are folded into sums even where no scrape has shown them.
+pub const LEDGER_HORIZON: Millis = Millis(10_000);
+/// Records of all workers in one ledger, about 20 bytes each: 80 KiB are read in about 10 us.
+/// Beyond it each worker folds its older records into two sums per pod.
+pub const LEDGER_ENTRIES_MAX: usize = 4096;
+/// Requests one worker follows. Beyond it the oldest is forgotten.
+pub const LEDGER_IN_FLIGHT_MAX: usize = 65_536;
+/// Attempts of one compare-and-swap. What is not written now goes with the next operation.
+pub const LEDGER_TRIES: usize = 4;
+/// Things to remember about pods that wait for a write that succeeds.
+pub const LEDGER_PENDING_MAX: usize = 256;
+/// A request older than this is taken for leaked. Longer than proxies let a stream live.
+pub const LEDGER_ENTRY_MAX_AGE: Millis = Millis(30 * 60_000);
+/// The proxy's own count must be below the ledger's for this long before a request is dropped:
+/// one that the proxy is retrying elsewhere is moved only when it is answered.
+pub const LEDGER_EXCESS_PATIENCE: Millis = Millis(15_000);
+/// Memory of a pod that left the table.
+pub const POD_FORGOTTEN_AFTER: Millis = Millis(5 * 60_000);
+/// Adapters remembered for one pod: beyond the slots and the host cache of real deployments.
+pub const ADAPTERS_REMEMBERED: usize = 32;
+/// Adapters remembered over all pods, about 16 bytes each.
+pub const ADAPTERS_REMEMBERED_TOTAL: usize = 8192;
+
+/// A pod that failed is avoided this long. A dead pod answers fast, so it looks idle.
+pub const AVOID_FIRST: Millis = Millis(3_000);
+/// Longest avoidance after repeated failures.
+pub const AVOID_MAX: Millis = Millis(30_000);
+/// Two different requests must meet a 5xx within this time before the pod is blamed for it.
+pub const ERROR_PAIR_WINDOW: Millis = Millis(10_000);

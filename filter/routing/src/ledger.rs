@@ -1,6 +1,39 @@
 //! The in-flight ledger, shared by all workers of the process through shared data.
+//!
+//! Scraped gauges lag; what this proxy itself sent is known at once. Workers that kept this to
+//! themselves would herd like separate proxies, so one sealed value per pool holds what every
+//! worker (a *view*) has in flight at every pod, and what all of them remember of a pod.
+//!
+//! ```text
+//!  request -> truth of one view ---+                                  +-> OwnLoad, rates, adapters
+//!                                  +-> get, apply, set(cas) -> Ledger-+   of all living views
+//!  other views' records -----------+   (one value in shared data)
+//! ```
+//!
+//! - A view's records are always rewritten from its own truth, so a lost race loses nothing.
+//! - A view that falls silent is taken for dead and its records go with it: nothing leaks.
+//! - Events that the latest scrape of a pod has seen are folded into sums. For a reader with that
+//!   scrape or a newer one this is exact, and it bounds the size by the traffic between scrapes.
+//!
+//! Deliberately not here: the proxy's gauges (`proxy_get_metric` may not be imported), and any
+//! estimate of what others sent.
 
+mod memory;
+mod truth;
+mod worker;
+
+use berth_shared_state::limits::{
+    ADAPTERS_REMEMBERED, ADAPTERS_REMEMBERED_TOTAL, LEDGER_ENTRIES_MAX, LEDGER_VIEW_SILENT, LEDGER_VIEWS_MAX,
+    POD_FORGOTTEN_AFTER, PODS_MAX,
+};
+use berth_shared_state::pod::PodKey;
+use berth_shared_state::sealed::{self, Kind, SealError};
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
+use serde::{Deserialize, Serialize};
+
+use memory::Memory;
+pub use memory::Outcome;
+pub use worker::{LedgerView, PodFact, Sent, Synced};
 
 /// What this proxy itself has at one pod. All of it is fact, not estimate, apart from the token counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -13,7 +46,8 @@ pub struct OwnLoad {
     pub generating: u32,
     /// KV tokens all own requests in flight hold or will hold (prompt and expected output).
     pub context_tokens: Tokens,
-    /// Requests sent after the sample was taken: its gauges cannot show them.
+    /// Requests in flight sent when the sample was taken or later: its gauges cannot show them.
+    /// Without a sample: all in flight.
     pub sent_since: u32,
     /// KV tokens of those.
     pub sent_since_tokens: Tokens,
@@ -22,3 +56,279 @@ pub struct OwnLoad {
     /// The oldest unanswered one: when it was sent, and the time to first token predicted then.
     pub oldest_unanswered: Option<(UnixMillis, Millis)>,
 }
+
+/// Where a record's requests are in their life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+enum Phase {
+    /// Before the first token: their uncached prompt tokens, and the oldest one's prediction.
+    Unanswered { tokens: Tokens, predicted: Millis },
+    /// Past the first token, which came then.
+    Generating { answered_at: UnixMillis },
+    /// Gone, but a recent sample still counted them as waiting.
+    Ended { answered_at: UnixMillis },
+}
+
+/// One or more requests of one view at one pod. Several share a record once folded; `sent_at` and
+/// `answered_at` are then the oldest one's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Record {
+    slot: u8,
+    count: u32,
+    sent_at: UnixMillis,
+    context: Tokens,
+    phase: Phase,
+}
+
+/// A living view. Its slot is what its records carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Head {
+    nonce: u64,
+    slot: u8,
+    heartbeat: UnixMillis,
+}
+
+/// Everything about one pod.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct PodState {
+    pod: PodKey,
+    /// Last seen in the table or used.
+    used_at: UnixMillis,
+    memory: Memory,
+    records: Vec<Record>,
+}
+
+/// The ledger of one pool, decoded.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ledger {
+    views: Vec<Head>,
+    /// Ordered by key.
+    pods: Vec<PodState>,
+}
+
+impl Ledger {
+    /// Encodes for shared data.
+    ///
+    /// # Errors
+    /// [`SealError::TooLarge`] when it does not fit one value.
+    pub fn encode(&self) -> Result<Vec<u8>, SealError> {
+        sealed::seal(Kind::Ledger, self)
+    }
+
+    /// Decodes. Never trusts a byte.
+    ///
+    /// # Errors
+    /// See [`SealError`]; the caller treats the value as absent.
+    pub fn decode(bytes: &[u8]) -> Result<Self, SealError> {
+        let ledger: Self = sealed::open(Kind::Ledger, bytes)?;
+        let ordered = ledger.pods.is_sorted_by(|a, b| a.pod < b.pod);
+        if ordered { Ok(ledger) } else { Err(SealError::Damaged) }
+    }
+
+    /// What all living views have at a pod whose gauges were read at `sample_at`.
+    #[must_use]
+    pub fn own(&self, pod: PodKey, sample_at: Option<UnixMillis>) -> OwnLoad {
+        let mut own = OwnLoad::default();
+        for record in self.pod(pod).map_or(&[][..], |state| &state.records) {
+            own.add(record, sample_at);
+        }
+        own
+    }
+
+    /// The pod's own learned prefill rate in tokens per millisecond; `None` = too little was seen.
+    #[must_use]
+    pub fn rate(&self, pod: PodKey) -> Option<f64> {
+        self.pod(pod)?.memory.rate()
+    }
+
+    /// The pool's prefill rate in tokens per millisecond: the median of its pods' rates.
+    #[must_use]
+    pub fn pool_rate(&self) -> Option<f64> {
+        let mut rates: Vec<f64> = self.pods.iter().filter_map(|state| state.memory.rate()).collect();
+        let middle = rates.len() / 2;
+        (middle < rates.len()).then(|| *rates.select_nth_unstable_by(middle, f64::total_cmp).1)
+    }
+
+    /// Until when the pod should be avoided after failures; may lie in the past.
+    #[must_use]
+    pub fn avoided_until(&self, pod: PodKey) -> Option<UnixMillis> {
+        self.pod(pod)?.memory.avoid_until
+    }
+
+    /// Adapters sent to this incarnation of the pod, as (xxh64 of the name, last sent), newest
+    /// first.
+    #[must_use]
+    pub fn recent_adapters(&self, pod: PodKey, incarnation: u32) -> &[(u64, UnixMillis)] {
+        match self.pod(pod) {
+            Some(state) if state.memory.incarnation >= incarnation => &state.memory.adapters,
+            _ => &[],
+        }
+    }
+
+    /// At least this many requests of all living views were sent to a pod before `at` and are in
+    /// flight; and when the oldest was sent. Of a folded record only the oldest is sure.
+    fn in_flight_before(&self, pod: PodKey, at: UnixMillis) -> (u32, Option<UnixMillis>) {
+        let records = self.pod(pod).map_or(&[][..], |state| &state.records);
+        let counted = records
+            .iter()
+            .filter(|r| r.sent_at < at && !matches!(r.phase, Phase::Ended { .. }));
+        counted.fold((0, None), |(count, oldest): (u32, Option<UnixMillis>), record| {
+            (
+                count.saturating_add(1),
+                Some(oldest.map_or(record.sent_at, |at| at.min(record.sent_at))),
+            )
+        })
+    }
+
+    /// Drops views that fell silent. A heartbeat far in the future is one from before the clock
+    /// stepped back.
+    fn drop_silent(&mut self, now: UnixMillis) {
+        let lives = |head: &Head| {
+            now.since(head.heartbeat) <= LEDGER_VIEW_SILENT && head.heartbeat.since(now) <= LEDGER_VIEW_SILENT
+        };
+        if self.views.iter().all(lives) {
+            return;
+        }
+        self.views.retain(lives);
+        let views = &self.views;
+        for state in &mut self.pods {
+            state
+                .records
+                .retain(|record| views.iter().any(|head| head.slot == record.slot));
+        }
+    }
+
+    /// Replaces a view's records by these, made by `records` under the bound it is given. Without
+    /// any the view leaves the ledger.
+    fn replace(&mut self, nonce: u64, now: UnixMillis, records: impl FnOnce(usize) -> Vec<(PodKey, Record)>) {
+        let share = LEDGER_ENTRIES_MAX
+            / self
+                .views
+                .iter()
+                .filter(|head| head.nonce != nonce)
+                .count()
+                .saturating_add(1);
+        let records = records(share);
+        if let Some(known) = self.views.iter().position(|head| head.nonce == nonce) {
+            let head = self.views.remove(known);
+            self.clear_slot(head.slot);
+        }
+        if records.is_empty() {
+            return;
+        }
+        let slot = self.free_slot();
+        self.views.push(Head {
+            nonce,
+            slot,
+            heartbeat: now,
+        });
+        for (pod, record) in records {
+            if let Some(state) = self.pod_mut(pod, now) {
+                state.records.push(Record { slot, ..record });
+            }
+        }
+    }
+
+    fn clear_slot(&mut self, slot: u8) {
+        for state in &mut self.pods {
+            state.records.retain(|record| record.slot != slot);
+        }
+    }
+
+    /// The lowest slot nobody has; when all are taken, the most silent view's.
+    fn free_slot(&mut self) -> u8 {
+        if self.views.len() >= LEDGER_VIEWS_MAX
+            && let Some(stalest) = (0..self.views.len()).min_by_key(|at| self.views.get(*at).map(|head| head.heartbeat))
+        {
+            let head = self.views.remove(stalest);
+            self.clear_slot(head.slot);
+        }
+        (0..=u8::MAX)
+            .find(|slot| self.views.iter().all(|head| head.slot != *slot))
+            .unwrap_or(u8::MAX)
+    }
+
+    fn pod(&self, pod: PodKey) -> Option<&PodState> {
+        let at = self.pods.binary_search_by_key(&pod, |state| state.pod).ok()?;
+        self.pods.get(at)
+    }
+
+    /// The pod's state, made if it is new; `None` when there are too many pods.
+    fn pod_mut(&mut self, pod: PodKey, now: UnixMillis) -> Option<&mut PodState> {
+        let at = match self.pods.binary_search_by_key(&pod, |state| state.pod) {
+            Ok(at) => at,
+            Err(_) if self.pods.len() >= PODS_MAX => return None,
+            Err(at) => {
+                let state = PodState {
+                    pod,
+                    used_at: now,
+                    memory: Memory::default(),
+                    records: Vec::new(),
+                };
+                self.pods.insert(at, state);
+                at
+            }
+        };
+        let state = self.pods.get_mut(at)?;
+        state.used_at = now;
+        Some(state)
+    }
+
+    /// Forgets pods that left the table long ago and holds the bound on remembered adapters.
+    /// `incarnation` tells a pod of the table.
+    fn keep_house(&mut self, now: UnixMillis, incarnation: impl Fn(PodKey) -> Option<u32>) {
+        self.pods.retain_mut(|state| {
+            if let Some(current) = incarnation(state.pod) {
+                state.used_at = now;
+                state.memory.restarted(current);
+                // A new poller may count from zero again.
+                state.memory.incarnation = current;
+            }
+            !state.records.is_empty() || now.since(state.used_at) <= POD_FORGOTTEN_AFTER
+        });
+        let mut each = ADAPTERS_REMEMBERED;
+        while self.pods.iter().map(|state| state.memory.adapters.len()).sum::<usize>() > ADAPTERS_REMEMBERED_TOTAL {
+            each /= 2;
+            for state in &mut self.pods {
+                state.memory.adapters.truncate(each);
+            }
+        }
+    }
+}
+
+impl OwnLoad {
+    fn add(&mut self, record: &Record, sample_at: Option<UnixMillis>) {
+        let since = sample_at.is_none_or(|at| record.sent_at >= at);
+        let (in_flight, answered_at) = match record.phase {
+            Phase::Unanswered { tokens, predicted } => {
+                self.unanswered = self.unanswered.saturating_add(record.count);
+                self.unanswered_tokens = self.unanswered_tokens + tokens;
+                if self
+                    .oldest_unanswered
+                    .is_none_or(|(sent_at, _)| record.sent_at < sent_at)
+                {
+                    self.oldest_unanswered = Some((record.sent_at, predicted));
+                }
+                (true, None)
+            }
+            Phase::Generating { answered_at } => {
+                self.generating = self.generating.saturating_add(record.count);
+                (true, Some(answered_at))
+            }
+            Phase::Ended { answered_at } => (false, Some(answered_at)),
+        };
+        if in_flight {
+            self.context_tokens = self.context_tokens + record.context;
+        }
+        if in_flight && since {
+            self.sent_since = self.sent_since.saturating_add(record.count);
+            self.sent_since_tokens = self.sent_since_tokens + record.context;
+        }
+        let waited = sample_at.is_some_and(|at| answered_at.is_none_or(|answered| answered >= at));
+        if waited && !since {
+            self.unanswered_at_sample = self.unanswered_at_sample.saturating_add(record.count);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,290 @@
-//! One worker's view of the gateway: table copies, the ledger, requests in flight.
+//! One worker's view of a gateway: table copies, ledgers, requests in flight. The only thing that
+//! the glue and `berth replay` talk to.
+//!
+//! ```text
+//!  request facts -> which pool -> table copy, ledger copy -> decide -> book        decide
+//!  first token, serving pod, end ------------------------> ledger                  on_*
+//!  every tick ----------------------------------------> settle, heartbeat          tick
+//! ```
+//!
+//! Shared data comes in as an argument, so that nothing here holds a host. Deliberately not here:
+//! reading bodies ([`crate::request`]), and what the proxy is told ([`crate::header`]).
+
+mod pool;
+mod steering;
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use berth_shared_state::config::Config;
+use berth_shared_state::limits::LEDGER_IN_FLIGHT_MAX;
+use berth_shared_state::pod::{PodAddress, PodKey};
+use berth_shared_state::snapshot::Snapshot;
+use berth_shared_state::store::SharedData;
+use berth_shared_state::units::UnixMillis;
+use fastrand::Rng;
+
+use crate::decision::{self, Action, Ask, Booking, Decision, Naming, Reason, Why};
+use crate::ledger::{Outcome, Sent, Synced};
+use crate::limits::ASCII_BYTES_PER_TOKEN;
+use crate::request::Facts;
+use pool::PoolView;
+pub use pool::TableError;
+pub use steering::Steering;
+
+/// Stands for a model name longer than any name can be: no pod lists it, so it meets the same rules
+/// as any other unknown name.
+const TOO_LONG: &str = "(name longer than 256 bytes)";
+
+/// A request to decide.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Unique among this worker's requests in flight: the stream's context id.
+    pub id: u64,
+    /// What its body says.
+    pub facts: &'a Facts,
+    /// What trusted headers say.
+    pub steering: &'a Steering,
+    /// Give reasons for every candidate, not only for the endpoints.
+    pub in_full: bool,
+}
+
+/// What happened to shared data, counted since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Tables decoded: changes seen.
+    pub tables_decoded: u64,
+    /// Tables that could not be read or opened.
+    pub tables_unreadable: u64,
+    /// Ledger writes.
+    pub ledger_writes: u64,
+    /// Ledger writes left for later after losing every race.
+    pub ledger_lost_races: u64,
+    /// Ledger reads or writes that the host refused, or that did not fit.
+    pub ledger_refusals: u64,
+}
+
+/// A routed request in flight.
+#[derive(Debug)]
+struct Routed {
+    pool: usize,
+    endpoints: Vec<PodAddress>,
+}
+
+/// One worker's view of a gateway config.
+#[derive(Debug)]
+pub struct View {
+    config: Rc<Config>,
+    pools: Vec<PoolView>,
+    rng: Rng,
+    routed: BTreeMap<u64, Routed>,
+    counts: Counts,
+}
+
+impl View {
+    /// A view that has read nothing yet. `nonce` is random and tells this worker apart in the
+    /// ledger; `seed` is for choices among near-equals.
+    #[must_use]
+    pub fn new(config: Rc<Config>, nonce: u64, seed: u64) -> Self {
+        Self {
+            pools: config.pools.iter().map(|pool| PoolView::new(&pool.name, nonce)).collect(),
+            config,
+            rng: Rng::with_seed(seed),
+            routed: BTreeMap::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// The config it was made for.
+    #[must_use]
+    pub const fn config(&self) -> &Rc<Config> {
+        &self.config
+    }
+
+    /// What happened to shared data.
+    #[must_use]
+    pub const fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Why the table of a pool (by its place in the config) is not current; `None` = it is.
+    #[must_use]
+    pub fn table_error(&self, pool: usize) -> Option<TableError> {
+        self.pools.get(pool)?.error
+    }
+
+    /// Whether nothing tells which pool a request is for: its body was cut before the model. Such
+    /// a request is passed, since every pool would be a guess.
+    #[must_use]
+    pub fn lacks_model(&self, facts: &Facts, steering: &Steering) -> bool {
+        let unread = !facts.complete && !facts.malformed && facts.model.is_none() && !facts.model_too_long;
+        unread && steering.model.is_none() && self.config.pools.len() > 1
+    }
+
+    /// Decides, and books the request where it is routed.
+    pub fn decide(&mut self, store: &dyn SharedData, request: &Request<'_>, now: UnixMillis) -> Decision {
+        let model = model_of(request);
+        let index = self.choose_pool(store, model, now);
+        self.refresh_table(store, index, now);
+        let config = Rc::clone(&self.config);
+        let (Some(pool), Some(view)) = (config.pools.get(index), self.pools.get_mut(index)) else {
+            return nobody_decides();
+        };
+        self.counts.ledger(view.ledger.refresh(store, now));
+        let prompt = request.facts.prompt.estimate(ASCII_BYTES_PER_TOKEN);
+        let pods = view.pods(pool, now);
+        let input = decision::Input {
+            pool,
+            snapshot: view.snapshot(),
+            pods: &pods,
+            facts: view.facts(),
+            ask: Ask { model, ..Ask::new(request.facts, prompt, pool) },
+            subset: request.steering.subset.as_deref(),
+            now,
+            in_full: request.in_full,
+        };
+        let decision = decision::decide(&input, &mut self.rng);
+        if let Action::Route { endpoints, booking } = &decision.action {
+            self.book(store, request, index, endpoints, *booking, now);
+        }
+        decision
+    }
+
+    /// The first byte of a response body came. `is_stream`: the response is an event stream, whose
+    /// first byte is the first token; any other first byte is the last one too.
+    pub fn on_first_byte(&mut self, store: &dyn SharedData, id: u64, status: u16, is_stream: bool, now: UnixMillis) {
+        let teaches = is_stream && (200..300).contains(&status);
+        if let Some(view) = self.routed.get(&id).and_then(|routed| self.pools.get_mut(routed.pool)) {
+            self.counts.ledger(view.ledger.first_token(store, id, teaches, now));
+        }
+    }
+
+    /// The pod that serves a request is known: `attempts` sends were made (`None` = the host does
+    /// not say). The proxy walks the list on its own, so the pods before the serving one failed.
+    pub fn on_upstream(
+        &mut self,
+        store: &dyn SharedData,
+        id: u64,
+        serving: PodAddress,
+        attempts: Option<u32>,
+        now: UnixMillis,
+    ) {
+        let Some(routed) = self.routed.get_mut(&id) else {
+            return;
+        };
+        let Some(view) = self.pools.get_mut(routed.pool) else {
+            return;
+        };
+        if routed.endpoints.first() == Some(&serving) {
+            return;
+        }
+        let retries = attempts.map_or(usize::MAX, |attempts| attempts.saturating_sub(1) as usize);
+        let before = routed.endpoints.iter().take_while(|pod| **pod != serving);
+        let failed: Vec<PodKey> = before.take(retries).map(|pod| pod.key()).collect();
+        self.counts.ledger(view.ledger.moved(store, id, &failed, serving.key(), now));
+        // Said once: a second report of the same pod changes nothing.
+        routed.endpoints = vec![serving];
+    }
+
+    /// A request is over. To be called for every decided request, once.
+    pub fn on_end(&mut self, store: &dyn SharedData, id: u64, outcome: Outcome, now: UnixMillis) {
+        if let Some(view) = self.routed.remove(&id).and_then(|routed| self.pools.get_mut(routed.pool)) {
+            self.counts.ledger(view.ledger.ended(store, id, outcome, now));
+        }
+    }
+
+    /// To be called on every tick. An idle worker touches no shared data.
+    pub fn tick(&mut self, store: &dyn SharedData, now: UnixMillis) {
+        for index in 0..self.pools.len() {
+            if self.routed.values().any(|routed| routed.pool == index) {
+                self.refresh_table(store, index, now);
+            }
+            if let Some(view) = self.pools.get_mut(index) {
+                self.counts.ledger(view.ledger.tick(store, now));
+            }
+        }
+    }
+
+    /// The first pool that has the model, else the first that may have it: a 404 needs the consent
+    /// of all. Without a model the first pool's base is meant.
+    fn choose_pool(&mut self, store: &dyn SharedData, model: Option<&str>, now: UnixMillis) -> usize {
+        let config = Rc::clone(&self.config);
+        let Some(model) = model.filter(|_| config.pools.len() > 1) else {
+            return 0;
+        };
+        let no_table = Snapshot::default();
+        let mut may = None;
+        for (index, pool) in config.pools.iter().enumerate() {
+            self.refresh_table(store, index, now);
+            let snapshot = self.pools.get(index).and_then(PoolView::snapshot);
+            match decision::naming(pool, snapshot.unwrap_or(&no_table), model, now) {
+                Naming::Named => return index,
+                Naming::Unknown => may = may.or(Some(index)),
+                Naming::Absent => {}
+            }
+        }
+        may.unwrap_or(0)
+    }
+
+    fn refresh_table(&mut self, store: &dyn SharedData, index: usize, now: UnixMillis) {
+        if let Some(view) = self.pools.get_mut(index) {
+            let decoded = view.refresh(store, now);
+            self.counts.tables_decoded += u64::from(decoded == Ok(true));
+            self.counts.tables_unreadable += u64::from(decoded.is_err());
+        }
+    }
+
+    fn book(
+        &mut self,
+        store: &dyn SharedData,
+        request: &Request<'_>,
+        pool: usize,
+        endpoints: &[PodAddress],
+        booking: Booking,
+        now: UnixMillis,
+    ) {
+        let (Some(first), Some(view)) = (endpoints.first(), self.pools.get_mut(pool)) else {
+            return;
+        };
+        let sent = Sent {
+            id: request.id,
+            pod: first.key(),
+            adapter: booking.adapter,
+            uncached: booking.work,
+            context: booking.context,
+            predicted: booking.predicted,
+            streams: request.facts.stream,
+        };
+        self.counts.ledger(view.ledger.sent(store, &sent, now));
+        if self.routed.len() >= LEDGER_IN_FLIGHT_MAX {
+            self.routed.pop_first();
+        }
+        self.routed.insert(request.id, Routed { pool, endpoints: endpoints.to_vec() });
+    }
+}
+
+/// The model asked for: the body's word where it was read, else a trusted header's.
+fn model_of<'a>(request: &Request<'a>) -> Option<&'a str> {
+    let facts = request.facts;
+    let too_long = facts.model_too_long.then_some(TOO_LONG);
+    facts.model.as_deref().or(too_long).or(request.steering.model.as_deref())
+}
+
+/// A config has at least one pool, so this is never seen.
+fn nobody_decides() -> Decision {
+    Decision { action: Action::Pass(Reason::NoTable), refresh_models: false, why: Why::default() }
+}
+
+impl Counts {
+    const fn ledger(&mut self, synced: Synced) {
+        match synced {
+            Synced::Idle => {}
+            Synced::Written => self.ledger_writes += 1,
+            Synced::LostRace => self.ledger_lost_races += 1,
+            Synced::TooLarge | Synced::Refused(_) => self.ledger_refusals += 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

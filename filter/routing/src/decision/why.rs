@@ -153,7 +153,7 @@ pub struct Considered {
 }
 
 /// The reasons. Bounded: as many candidates as endpoints, unless all were asked for.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Why {
     /// The pool.
     pub pool: String,

@@ -1,0 +1,724 @@
+use super::truth::{InFlight, Truth};
+use super::*;
+use berth_shared_state::limits::{LEDGER_ENTRY_MAX_AGE, LEDGER_EXCESS_PATIENCE, LEDGER_IN_FLIGHT_MAX};
+use berth_shared_state::names::ledger_key;
+use berth_shared_state::store::{MemoryStore, SharedData, StoreError, Stored};
+use core::cell::Cell;
+
+const A: PodKey = PodKey(10);
+const B: PodKey = PodKey(20);
+
+fn at(ms: u64) -> UnixMillis {
+    UnixMillis(ms)
+}
+
+/// A stream of 1000 uncached tokens, 1500 in all, predicted to take 100 ms.
+fn stream(id: u64, pod: PodKey) -> Sent {
+    Sent {
+        id,
+        pod,
+        adapter: None,
+        uncached: Tokens(1000),
+        context: Tokens(1500),
+        predicted: Millis(100),
+        streams: true,
+    }
+}
+
+fn whole(id: u64, pod: PodKey) -> Sent {
+    Sent {
+        streams: false,
+        ..stream(id, pod)
+    }
+}
+
+fn fact(pod: PodKey) -> PodFact {
+    PodFact {
+        pod,
+        incarnation: 0,
+        sample_at: None,
+        proxy_active: None,
+    }
+}
+
+fn ledger_in(store: &dyn SharedData) -> Ledger {
+    Ledger::decode(&store.get(&ledger_key("p")).unwrap().unwrap().value).unwrap()
+}
+
+fn counts(own: OwnLoad) -> (u32, u32, u32, u32) {
+    (own.unanswered, own.generating, own.sent_since, own.unanswered_at_sample)
+}
+
+#[test]
+fn a_request_moves_from_unanswered_to_generating_to_gone() {
+    let store = MemoryStore::default();
+    let mut view = LedgerView::new("p", 1);
+    assert_eq!(view.sent(&store, &stream(1, A), at(1000)), Synced::Written);
+    let own = ledger_in(&store).own(A, None);
+    assert_eq!(counts(own), (1, 0, 1, 0));
+    assert_eq!(own.unanswered_tokens, Tokens(1000));
+    assert_eq!(own.context_tokens, Tokens(1500));
+    assert_eq!(own.oldest_unanswered, Some((at(1000), Millis(100))));
+
+    assert_eq!(view.first_token(&store, 1, true, at(1200)), Synced::Written);
+    let own = ledger_in(&store).own(A, None);
+    assert_eq!(counts(own), (0, 1, 1, 0));
+    assert_eq!((own.unanswered_tokens, own.context_tokens), (Tokens(0), Tokens(1500)));
+    assert_eq!(own.oldest_unanswered, None);
+    assert_eq!(view.first_token(&store, 1, true, at(1300)), Synced::Idle);
+
+    assert_eq!(view.ended(&store, 1, Outcome::Success, at(1400)), Synced::Written);
+    assert_eq!(ledger_in(&store).own(A, None), OwnLoad::default());
+    assert_eq!(view.ended(&store, 1, Outcome::Success, at(1400)), Synced::Idle);
+}
+
+#[test]
+fn a_sample_splits_requests_by_what_its_gauges_could_show() {
+    let store = MemoryStore::default();
+    let mut view = LedgerView::new("p", 1);
+    // Sent at 1000, answered at 1200, ended at 1400; sent at 1100 and unanswered; sent at 1500.
+    view.sent(&store, &stream(1, A), at(1000));
+    view.sent(&store, &stream(2, A), at(1100));
+    view.first_token(&store, 1, true, at(1200));
+    view.ended(&store, 1, Outcome::Success, at(1400));
+    view.sent(&store, &stream(3, A), at(1500));
+    for (sample, expected) in [
+        (900, (2, 0, 2, 0)),
+        (1000, (2, 0, 2, 0)),
+        (1001, (2, 0, 2, 1)),
+        (1101, (2, 0, 1, 2)),
+        (1200, (2, 0, 1, 2)),
+        (1201, (2, 0, 1, 1)),
+        (1500, (2, 0, 1, 1)),
+        (1501, (2, 0, 0, 2)),
+    ] {
+        assert_eq!(
+            counts(ledger_in(&store).own(A, Some(at(sample)))),
+            expected,
+            "sample at {sample}"
+        );
+    }
+    assert_eq!(ledger_in(&store).own(A, Some(at(1101))).sent_since_tokens, Tokens(1500));
+}
+
+#[test]
+fn what_the_latest_sample_shows_is_folded_without_changing_the_sums() {
+    let mut truth = Truth::default();
+    for id in 0..6 {
+        truth.sent(id, in_flight(A, 1000 + id));
+    }
+    for id in 0..3 {
+        truth.get_mut(id).unwrap().answered_at = Some(at(1500));
+    }
+    truth.end(0, at(1700));
+    truth.sent(9, in_flight(A, 2500));
+    // Generating 1 and 2, unanswered 3 to 5, all before the sample; 9 after it; 0 is forgotten.
+    let records = truth.records(at(3000), 100, |_| Some(at(2000)));
+    let counted: Vec<u32> = records.iter().map(|(_, record)| record.count).collect();
+    assert_eq!(counted, [3, 1, 2]);
+    let ledger = ledger_of(records);
+    assert_eq!(counts(ledger.own(A, Some(at(2000)))), (4, 2, 1, 3));
+    assert_eq!(
+        ledger.own(A, Some(at(2000))).oldest_unanswered,
+        Some((at(1003), Millis(100)))
+    );
+    // Before that sample came, with the older one: nothing was folded and 0 was still counted.
+    let records = truth.records(at(1800), 100, |_| Some(at(1000)));
+    assert_eq!(records.len(), 6);
+}
+
+#[test]
+fn records_are_bounded_and_folding_keeps_the_sums() {
+    // One each 8 ms. The horizon is halved to 312 ms: 39 requests and the fold of the others.
+    for (requests, expected) in [(64, 64), (65, 40), (4000, 40)] {
+        let mut truth = Truth::default();
+        for id in 0..requests {
+            truth.sent(id, in_flight(A, 100_000 - 8 * (requests - id)));
+        }
+        let records = truth.records(at(100_000), 64, |_| None);
+        assert_eq!(records.len(), expected, "{requests} requests");
+        let own = ledger_of(records).own(A, None);
+        assert_eq!(u64::from(own.unanswered), requests);
+        assert_eq!(own.context_tokens, Tokens(1500 * requests));
+        assert_eq!(own.oldest_unanswered, Some((at(100_000 - 8 * requests), Millis(100))));
+    }
+}
+
+fn in_flight(pod: PodKey, sent_at: u64) -> InFlight {
+    InFlight {
+        pod,
+        sent_at: at(sent_at),
+        uncached: Tokens(1000),
+        work: Tokens(1000),
+        context: Tokens(1500),
+        predicted: Millis(100),
+        streams: true,
+        teaches: true,
+        answered_at: None,
+    }
+}
+
+fn ledger_of(records: Vec<(PodKey, Record)>) -> Ledger {
+    let mut ledger = Ledger::default();
+    ledger.replace(1, at(0), |_| records);
+    ledger
+}
+
+#[test]
+fn a_worker_follows_a_bounded_number_of_requests() {
+    let mut truth = Truth::default();
+    for id in 0..=LEDGER_IN_FLIGHT_MAX as u64 {
+        truth.sent(id, in_flight(A, id));
+    }
+    assert_eq!(truth.oldest_at(A), Some((1, at(1))));
+}
+
+#[test]
+fn a_request_without_stream_is_released_at_its_prediction_and_teaches_nothing() {
+    let store = MemoryStore::default();
+    let mut view = LedgerView::new("p", 1);
+    for id in 0..4 {
+        view.sent(&store, &whole(id, A), at(1000));
+        assert_eq!(view.first_token(&store, id, true, at(1050)), Synced::Idle);
+    }
+    assert_eq!(view.tick(&store, at(1099)), Synced::Idle);
+    assert_eq!(ledger_in(&store).own(A, None).unanswered, 4);
+    assert_eq!(view.tick(&store, at(1100)), Synced::Written);
+    let own = ledger_in(&store).own(A, None);
+    assert_eq!(
+        (own.unanswered, own.generating, own.context_tokens),
+        (0, 4, Tokens(6000))
+    );
+    for id in 0..4 {
+        view.ended(&store, id, Outcome::Success, at(9000));
+    }
+    assert_eq!(ledger_in(&store).rate(A), None);
+    assert_eq!(ledger_in(&store).own(A, None), OwnLoad::default());
+}
+
+#[test]
+fn the_work_ahead_of_a_request_counts_as_its_own_when_it_teaches() {
+    let store = MemoryStore::default();
+    let mut view = LedgerView::new("p", 1);
+    // Three prompts of 1000 tokens sent together to a pod that reads 10 tokens per millisecond.
+    for id in 1..=3 {
+        view.sent(&store, &stream(id, A), at(1000));
+    }
+    for id in 1..=3 {
+        view.first_token(&store, id, true, at(1000 + 100 * id));
+    }
+    assert_eq!(ledger_in(&store).rate(A), Some(10.0));
+}
+
+#[test]
+fn only_a_stream_answered_with_2xx_by_its_first_pod_teaches() {
+    let store = MemoryStore::default();
+    let mut view = LedgerView::new("p", 1);
+    for id in 0..8 {
+        view.sent(&store, &stream(id, A), at(1000));
+        if id % 2 == 0 {
+            view.moved(&store, id, &[A], B, at(1050));
+        }
+        view.first_token(&store, id, id % 2 == 0, at(1100));
+    }
+    let ledger = ledger_in(&store);
+    assert_eq!((ledger.rate(A), ledger.rate(B)), (None, None));
+}
+
+#[test]
+fn a_retry_moves_the_request_and_charges_the_pods_that_failed() {
+    let store = MemoryStore::default();
+    let mut view = LedgerView::new("p", 1);
+    view.sent(&store, &stream(1, A), at(1000));
+    view.moved(&store, 1, &[A], B, at(1050));
+    let ledger = ledger_in(&store);
+    assert_eq!((ledger.own(A, None).unanswered, ledger.own(B, None).unanswered), (0, 1));
+    assert_eq!(
+        (ledger.avoided_until(A), ledger.avoided_until(B)),
+        (Some(at(4050)), None)
+    );
+    view.ended(&store, 1, Outcome::Success, at(2000));
+    assert_eq!(ledger_in(&store).avoided_until(A), Some(at(4050)));
+}
+
+#[test]
+fn workers_see_each_other_and_learn_together() {
+    let store = MemoryStore::default();
+    let (mut one, mut two) = (LedgerView::new("p", 1), LedgerView::new("p", 2));
+    one.sent(&store, &stream(1, A), at(1000));
+    two.sent(
+        &store,
+        &Sent {
+            adapter: Some(77),
+            ..stream(1, A)
+        },
+        at(1000),
+    );
+    assert_eq!(one.refresh(&store, at(1010)), Synced::Idle);
+    assert_eq!(one.ledger().own(A, None).unanswered, 2);
+    assert_eq!(one.ledger().recent_adapters(A, 0), [(77, at(1000))]);
+    two.ended(&store, 1, Outcome::Overloaded, at(1020));
+    one.refresh(&store, at(1030));
+    assert_eq!(one.ledger().own(A, None).unanswered, 1);
+    assert_eq!(one.ledger().avoided_until(A), Some(at(4020)));
+}
+
+#[test]
+fn a_dead_worker_is_forgotten_after_five_silent_seconds() {
+    let store = MemoryStore::default();
+    let (mut dead, mut alive) = (LedgerView::new("p", 1), LedgerView::new("p", 2));
+    dead.sent(&store, &stream(1, A), at(1000));
+    alive.sent(&store, &stream(1, A), at(1001));
+    alive.refresh(&store, at(6000));
+    assert_eq!(alive.ledger().own(A, None).unanswered, 2);
+    alive.refresh(&store, at(6002));
+    assert_eq!(alive.ledger().own(A, None).unanswered, 1);
+    alive.tick(&store, at(6002));
+    assert_eq!(ledger_in(&store).views.len(), 1);
+}
+
+#[test]
+fn a_worker_with_requests_shows_that_it_lives_and_an_idle_one_writes_nothing() {
+    let store = MemoryStore::default();
+    let (mut busy, mut other) = (LedgerView::new("p", 1), LedgerView::new("p", 2));
+    busy.sent(&store, &stream(1, A), at(1000));
+    for tick in 1..200 {
+        let expected = if tick % 10 == 0 { Synced::Written } else { Synced::Idle };
+        assert_eq!(busy.tick(&store, at(1000 + tick * 100)), expected, "tick {tick}");
+        assert_eq!(other.tick(&store, at(1000 + tick * 100)), Synced::Idle);
+    }
+    other.refresh(&store, at(21_000));
+    assert_eq!(other.ledger().own(A, None).unanswered, 1);
+    busy.ended(&store, 1, Outcome::Success, at(21_000));
+    // Once more, to take back what a scrape may have counted; then never.
+    assert_eq!(busy.tick(&store, at(90_000)), Synced::Written);
+    assert_eq!(busy.tick(&store, at(99_000)), Synced::Idle);
+    assert!(ledger_in(&store).views.is_empty());
+}
+
+#[test]
+fn views_are_bounded_and_the_most_silent_one_makes_room() {
+    let mut ledger = Ledger::default();
+    let records = || vec![(A, record_of(0))];
+    for nonce in 0..LEDGER_VIEWS_MAX as u64 {
+        ledger.replace(nonce, at(1000 + nonce), |_| records());
+    }
+    assert_eq!(ledger.own(A, None).unanswered, 256);
+    ledger.replace(0, at(2000), |_| records());
+    assert_eq!((ledger.views.len(), ledger.own(A, None).unanswered), (256, 256));
+    ledger.replace(999, at(2000), |_| records());
+    assert_eq!((ledger.views.len(), ledger.own(A, None).unanswered), (256, 256));
+    assert!(ledger.views.iter().all(|head| head.nonce != 1));
+    let mut slots: Vec<u8> = ledger.views.iter().map(|head| head.slot).collect();
+    slots.sort_unstable();
+    slots.dedup();
+    assert_eq!(slots.len(), 256);
+}
+
+fn record_of(slot: u8) -> Record {
+    let phase = Phase::Unanswered {
+        tokens: Tokens(1000),
+        predicted: Millis(100),
+    };
+    Record {
+        slot,
+        count: 1,
+        sent_at: at(1000),
+        context: Tokens(1500),
+        phase,
+    }
+}
+
+#[test]
+fn a_clock_that_steps_back_does_not_keep_the_dead_alive() {
+    let mut ledger = Ledger::default();
+    ledger.replace(1, at(1_000_000), |_| vec![(A, record_of(0))]);
+    ledger.drop_silent(at(995_000));
+    assert_eq!(ledger.own(A, None).unanswered, 1);
+    ledger.drop_silent(at(994_999));
+    assert_eq!(ledger.own(A, None).unanswered, 0);
+}
+
+#[test]
+fn nothing_stays_for_ever() {
+    let store = MemoryStore::default();
+    let mut view = LedgerView::new("p", 1);
+    view.sent(&store, &stream(1, A), at(0));
+    view.tick(&store, at(LEDGER_ENTRY_MAX_AGE.0));
+    assert_eq!(view.ledger().own(A, None).unanswered, 1);
+    view.tick(&store, at(LEDGER_ENTRY_MAX_AGE.0 + 1));
+    assert_eq!(ledger_in(&store).own(A, None).unanswered, 0);
+}
+
+/// Ticks a view with one old request at A, of which the proxy knows `active`; when was it dropped?
+fn dropped_after(active: impl Fn(u64) -> u32) -> Option<u64> {
+    let store = MemoryStore::default();
+    let mut view = LedgerView::new("p", 1);
+    view.sent(&store, &stream(1, A), at(1000));
+    (1..40).map(|second| 1000 + second * 1000).find(|now| {
+        view.facts([PodFact {
+            proxy_active: Some((active(*now), at(*now))),
+            ..fact(A)
+        }]);
+        view.tick(&store, at(*now));
+        view.ledger().own(A, None).unanswered == 0
+    })
+}
+
+#[test]
+fn a_request_the_proxy_does_not_know_is_dropped_after_patience() {
+    assert_eq!(dropped_after(|_| 0), Some(2000 + LEDGER_EXCESS_PATIENCE.0 + 1000));
+    assert_eq!(dropped_after(|_| 1), None);
+    assert_eq!(dropped_after(|_| 7), None);
+    // One good reading in between starts the patience anew.
+    assert_eq!(
+        dropped_after(|now| u32::from(now == 10_000)),
+        Some(11_000 + LEDGER_EXCESS_PATIENCE.0 + 1000)
+    );
+}
+
+#[test]
+fn requests_sent_after_the_proxys_count_are_not_held_against_it() {
+    let store = MemoryStore::default();
+    let mut view = LedgerView::new("p", 1);
+    for second in 1..40 {
+        let now = at(second * 1000);
+        view.facts([PodFact {
+            proxy_active: Some((0, now)),
+            ..fact(A)
+        }]);
+        view.tick(&store, now);
+        view.sent(&store, &stream(second, A), now);
+        view.tick(&store, UnixMillis(now.0 + 500));
+        assert_eq!(view.ledger().own(A, None).unanswered, 1);
+        view.ended(&store, second, Outcome::Success, UnixMillis(now.0 + 900));
+    }
+}
+
+#[test]
+fn only_the_view_with_the_oldest_request_drops_it() {
+    let store = MemoryStore::default();
+    let (mut one, mut two) = (LedgerView::new("p", 1), LedgerView::new("p", 2));
+    one.sent(&store, &stream(1, A), at(1000));
+    two.sent(&store, &stream(1, A), at(1001));
+    for second in 2..30 {
+        for view in [&mut two, &mut one] {
+            view.facts([PodFact {
+                proxy_active: Some((1, at(second * 1000))),
+                ..fact(A)
+            }]);
+            view.tick(&store, at(second * 1000));
+        }
+    }
+    let ledger = ledger_in(&store);
+    assert_eq!(
+        ledger.own(A, None).oldest_unanswered.map(|(sent_at, _)| sent_at),
+        Some(at(1001))
+    );
+}
+
+#[test]
+fn a_restart_empties_the_adapters_that_were_sent() {
+    let store = MemoryStore::default();
+    let mut view = LedgerView::new("p", 1);
+    view.facts([fact(A)]);
+    view.sent(
+        &store,
+        &Sent {
+            adapter: Some(7),
+            ..stream(1, A)
+        },
+        at(1000),
+    );
+    assert_eq!(view.ledger().recent_adapters(A, 0).len(), 1);
+    assert_eq!(view.ledger().recent_adapters(A, 1), []);
+    view.facts([PodFact {
+        incarnation: 1,
+        ..fact(A)
+    }]);
+    view.sent(
+        &store,
+        &Sent {
+            adapter: Some(8),
+            ..stream(2, A)
+        },
+        at(1100),
+    );
+    assert_eq!(ledger_in(&store).recent_adapters(A, 1), [(8, at(1100))]);
+}
+
+#[test]
+fn a_pod_that_left_the_table_is_forgotten_when_its_requests_and_five_minutes_are_over() {
+    let store = MemoryStore::default();
+    let mut view = LedgerView::new("p", 1);
+    view.facts([fact(A), fact(B)]);
+    view.sent(
+        &store,
+        &Sent {
+            adapter: Some(7),
+            ..stream(1, A)
+        },
+        at(0),
+    );
+    view.ended(&store, 1, Outcome::Success, at(10));
+    view.facts([fact(B)]);
+    for (now, known) in [(300_010, 1), (300_011 + 1000, 0)] {
+        view.sent(&store, &stream(2, B), at(now));
+        view.ended(&store, 2, Outcome::Success, at(now));
+        assert_eq!(ledger_in(&store).recent_adapters(A, 0).len(), known, "at {now}");
+    }
+    assert_eq!(ledger_in(&store).pods.len(), 1);
+}
+
+#[test]
+fn adapters_of_all_pods_together_are_bounded() {
+    let mut ledger = Ledger::default();
+    for pod in 0..257 {
+        for adapter in 0..32 {
+            ledger
+                .pod_mut(PodKey(pod), at(0))
+                .unwrap()
+                .memory
+                .sent_adapter(adapter, at(0));
+        }
+    }
+    ledger.keep_house(at(0), |_| Some(0));
+    assert_eq!(ledger.recent_adapters(A, 0).len(), 16);
+    ledger.pods.pop();
+    ledger.keep_house(at(0), |_| Some(0));
+    assert_eq!(ledger.recent_adapters(A, 0).len(), 16);
+}
+
+#[track_caller]
+fn check_rates(milliseconds: &[u64], pool: Option<f64>) {
+    let store = MemoryStore::default();
+    let mut view = LedgerView::new("p", 1);
+    for (pod, took) in (0..).zip(milliseconds) {
+        for id in 0..3 {
+            view.sent(&store, &stream(id, PodKey(pod)), at(1000));
+            view.first_token(&store, id, true, at(1000 + took));
+            view.ended(&store, id, Outcome::Success, at(1000 + took));
+        }
+        assert_eq!(view.ledger().rate(PodKey(pod)), Some(1000.0 / *took as f64));
+    }
+    assert_eq!(view.ledger().pool_rate(), pool);
+}
+
+#[test]
+fn the_rate_of_a_pool_is_the_median_of_its_pods() {
+    check_rates(&[], None);
+    check_rates(&[100], Some(10.0));
+    check_rates(&[100, 1000, 125], Some(8.0));
+    check_rates(&[100, 100, 10, 1], Some(100.0));
+}
+
+/// A store that fails the next operations.
+#[derive(Default)]
+struct Flaky {
+    inner: MemoryStore,
+    lose: Cell<u32>,
+    refuse: Cell<u32>,
+    /// WasmX: without a token only an absent key can be written, and an absent one only so.
+    strict: bool,
+    operations: Cell<u32>,
+}
+
+fn take(counter: &Cell<u32>) -> bool {
+    let left = counter.get();
+    counter.set(left.saturating_sub(1));
+    left > 0
+}
+
+impl SharedData for Flaky {
+    fn get(&self, key: &str) -> Result<Option<Stored>, StoreError> {
+        self.operations.set(self.operations.get() + 1);
+        if take(&self.refuse) {
+            Err(StoreError::Host(10))
+        } else {
+            self.inner.get(key)
+        }
+    }
+
+    fn set(&self, key: &str, value: &[u8], cas: Option<berth_shared_state::store::Cas>) -> Result<(), StoreError> {
+        self.operations.set(self.operations.get() + 1);
+        let exists = self.inner.get(key)?.is_some();
+        if take(&self.lose) || (self.strict && exists != cas.is_some()) {
+            return Err(StoreError::CasMismatch);
+        }
+        if take(&self.refuse) {
+            Err(StoreError::Host(10))
+        } else {
+            self.inner.set(key, value, cas)
+        }
+    }
+}
+
+#[test]
+fn a_lost_race_or_a_refusing_host_costs_only_freshness() {
+    for (lose, refuse, expected) in [
+        (3, 0, Synced::Written),
+        (4, 0, Synced::LostRace),
+        (0, 1, Synced::Refused(StoreError::Host(10))),
+    ] {
+        let store = Flaky::default();
+        let mut view = LedgerView::new("p", 1);
+        store.lose.set(lose);
+        store.refuse.set(refuse);
+        assert_eq!(
+            view.sent(
+                &store,
+                &Sent {
+                    adapter: Some(7),
+                    ..stream(1, A)
+                },
+                at(1000)
+            ),
+            expected
+        );
+        assert_eq!(view.ledger().own(A, None).unanswered, 1);
+        assert_eq!(view.ledger().recent_adapters(A, 0).len(), 1);
+        view.sent(&store, &stream(2, A), at(1100));
+        let ledger = ledger_in(&store.inner);
+        assert_eq!(ledger.own(A, None).unanswered, 2);
+        assert_eq!(ledger.recent_adapters(A, 0), [(7, at(1000))]);
+    }
+}
+
+#[test]
+fn a_store_that_always_refuses_leaves_the_worker_with_its_own_truth() {
+    let store = Flaky::default();
+    store.refuse.set(u32::MAX);
+    let mut view = LedgerView::new("p", 1);
+    for id in 0..1000 {
+        view.refresh(&store, at(1000 + id * 10));
+        view.sent(&store, &stream(id, A), at(1000 + id * 10));
+        view.first_token(&store, id, true, at(1005 + id * 10));
+        view.ended(&store, id, Outcome::Success, at(1008 + id * 10));
+        assert_eq!(view.ledger().own(A, None).context_tokens, Tokens(0));
+    }
+    // 1000 tokens in 5 ms.
+    assert_eq!(view.ledger().rate(A), Some(200.0));
+}
+
+#[test]
+fn both_rules_of_compare_and_swap_are_kept() {
+    for strict in [false, true] {
+        let store = Flaky {
+            strict,
+            ..Flaky::default()
+        };
+        let (mut one, mut two) = (LedgerView::new("p", 1), LedgerView::new("p", 2));
+        one.refresh(&store, at(1000));
+        two.refresh(&store, at(1000));
+        assert_eq!(one.sent(&store, &stream(1, A), at(1000)), Synced::Written);
+        assert_eq!(two.sent(&store, &stream(1, A), at(1010)), Synced::Written);
+        assert_eq!(one.sent(&store, &stream(2, A), at(1010)), Synced::Written);
+        assert_eq!(ledger_in(&store.inner).own(A, None).unanswered, 3, "strict {strict}");
+    }
+}
+
+#[test]
+fn a_request_costs_one_read_and_one_write_at_each_of_its_three_steps() {
+    let store = Flaky::default();
+    let mut view = LedgerView::new("p", 1);
+    view.refresh(&store, at(1000));
+    view.sent(&store, &stream(1, A), at(1000));
+    assert_eq!(store.operations.get(), 2);
+    view.first_token(&store, 1, true, at(1100));
+    assert_eq!(store.operations.get(), 4);
+    view.ended(&store, 1, Outcome::Success, at(1200));
+    assert_eq!(store.operations.get(), 6);
+}
+
+#[test]
+fn a_value_that_cannot_be_opened_is_replaced() {
+    let store = MemoryStore::default();
+    for garbage in [&b""[..], b"garbage", &[0; 64]] {
+        store.set(&ledger_key("p"), garbage, None).unwrap();
+        let mut view = LedgerView::new("p", 1);
+        view.refresh(&store, at(1000));
+        assert_eq!(view.ledger(), &Ledger::default());
+        assert_eq!(view.sent(&store, &stream(1, A), at(1000)), Synced::Written);
+        assert_eq!(ledger_in(&store).own(A, None).unanswered, 1);
+    }
+}
+
+#[test]
+fn what_the_workers_learned_survives_an_evicted_value() {
+    let store = MemoryStore::default();
+    let mut view = LedgerView::new("p", 1);
+    view.sent(
+        &store,
+        &Sent {
+            adapter: Some(7),
+            ..stream(1, A)
+        },
+        at(1000),
+    );
+    store.set(&ledger_key("p"), b"", None).unwrap();
+    view.ended(&store, 1, Outcome::Success, at(1100));
+    assert_eq!(ledger_in(&store).recent_adapters(A, 0).len(), 1);
+}
+
+#[test]
+fn a_full_ledger_of_a_large_pool_fits_one_value() {
+    let mut ledger = Ledger::default();
+    for pod in 0..1000 {
+        let state = ledger.pod_mut(PodKey(u64::MAX - pod), at(1_700_000_000_000)).unwrap();
+        for adapter in 0..8 {
+            state.memory.sent_adapter(u64::MAX - adapter, at(1_700_000_000_000));
+        }
+    }
+    for view in 0..16 {
+        let record = Record {
+            sent_at: at(1_700_000_000_000),
+            ..record_of(0)
+        };
+        let records = (0..256).map(|n| (PodKey(u64::MAX - n), record)).collect();
+        ledger.replace(u64::MAX - view, at(1_700_000_000_000), |_| records);
+    }
+    let bytes = ledger.encode().unwrap();
+    assert!(bytes.len() < 300 << 10, "{} bytes", bytes.len());
+    assert_eq!(Ledger::decode(&bytes), Ok(ledger));
+}
+
+#[test]
+fn pods_out_of_order_are_damage() {
+    let mut ledger = Ledger::default();
+    ledger.pod_mut(A, at(0));
+    ledger.pod_mut(B, at(0));
+    ledger.pods.reverse();
+    assert_eq!(Ledger::decode(&ledger.encode().unwrap()), Err(SealError::Damaged));
+}
+
+/// The bytes are a contract between workers that run different builds during an update: when this
+/// changes, raise `sealed::SCHEMA`.
+#[test]
+fn the_bytes_are_pinned() {
+    let mut ledger = Ledger::default();
+    ledger.replace(7, at(300), |_| {
+        let generating = Record {
+            phase: Phase::Generating { answered_at: at(200) },
+            sent_at: at(100),
+            ..record_of(0)
+        };
+        vec![(PodKey(5), generating)]
+    });
+    let state = ledger.pod_mut(PodKey(5), at(300)).unwrap();
+    state.memory.sent_adapter(9, at(100));
+    #[rustfmt::skip]
+    let payload: &[u8] = &[
+        1, 7, 0, 172, 2,                        // one view: nonce 7, slot 0, heartbeat 300
+        1, 5, 172, 2,                           // one pod: key 5, used at 300
+        0, 0, 0, 0, 0, 0, 0, 0, 0, 0,           // incarnation 0, rate 0.0, no samples
+        1, 9, 100,                              // one adapter, sent at 100
+        0, 0, 0, 0,                             // no strikes, charged at 0, not avoided, no error
+        1, 0, 1, 100, 220, 11, 1, 200, 1,       // one record: slot 0, 1 request, sent at 100, 1500 tokens, generating since 200
+    ];
+    let bytes = ledger.encode().unwrap();
+    assert_eq!(bytes[..8], [b'B', b'R', b'T', b'H', 1, 0, 2, 0]);
+    assert_eq!(&bytes[20..], payload);
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+mod properties;

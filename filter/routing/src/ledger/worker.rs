@@ -1,0 +1,419 @@
+//! One worker's hold on a pool's ledger: get, apply, set(cas).
+//!
+//! Every operation first changes the worker's own truth, then tries to write. A try that fails
+//! costs nothing but freshness for the others: the truth and the pending lessons go with the next
+//! operation, and this worker decides by them meanwhile.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use berth_shared_state::limits::{
+    LEDGER_EXCESS_PATIENCE, LEDGER_HEARTBEAT, LEDGER_PENDING_MAX, LEDGER_TRIES, VIEW_MAX_AGE,
+};
+use berth_shared_state::names;
+use berth_shared_state::pod::PodKey;
+use berth_shared_state::store::{Cas, SharedData, StoreError};
+use berth_shared_state::units::{Millis, Tokens, UnixMillis};
+
+use super::memory::{Ending, Observation};
+use super::truth::{InFlight, Truth};
+use super::{Ledger, Outcome};
+
+/// A request that is being sent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sent {
+    /// Unique among this worker's requests in flight.
+    pub id: u64,
+    /// Where it goes.
+    pub pod: PodKey,
+    /// xxh64 of the adapter's name.
+    pub adapter: Option<u64>,
+    /// Prompt tokens that are not expected in the pod's cache.
+    pub uncached: Tokens,
+    /// KV tokens it holds or will hold: prompt and expected output.
+    pub context: Tokens,
+    /// Time to first token, as predicted.
+    pub predicted: Millis,
+    /// Asked for a stream: its first token will show.
+    pub streams: bool,
+}
+
+/// What the table says of a pod, as far as the ledger needs it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PodFact {
+    /// Which pod.
+    pub pod: PodKey,
+    /// Restarts seen.
+    pub incarnation: u32,
+    /// When its gauges were read.
+    pub sample_at: Option<UnixMillis>,
+    /// The proxy's own count of requests in flight there, and when it was read.
+    pub proxy_active: Option<(u32, UnixMillis)>,
+}
+
+/// What became of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Synced {
+    /// Nothing needed to be written.
+    Idle,
+    /// Written.
+    Written,
+    /// Other workers were faster each time; it goes with the next operation.
+    LostRace,
+    /// More than one value may hold; this worker goes on with what it knows itself.
+    TooLarge,
+    /// The host refused; this worker goes on with what it knows itself.
+    Refused(StoreError),
+}
+
+/// Something to remember of a pod, until it is written.
+#[derive(Clone, Copy, Debug)]
+enum Lesson {
+    Adapter {
+        pod: PodKey,
+        incarnation: u32,
+        adapter: u64,
+        at: UnixMillis,
+    },
+    Rate {
+        pod: PodKey,
+        seen: Observation,
+    },
+    End {
+        pod: PodKey,
+        end: Ending,
+        at: UnixMillis,
+    },
+}
+
+/// One worker's view of a pool's ledger.
+#[derive(Debug)]
+pub struct LedgerView {
+    key: String,
+    nonce: u64,
+    truth: Truth,
+    facts: BTreeMap<PodKey, PodFact>,
+    /// Since when the proxy counts fewer requests at a pod than the ledger.
+    excess: BTreeMap<PodKey, UnixMillis>,
+    pending: VecDeque<Lesson>,
+    /// How many of `pending` are in `seen` already.
+    applied: usize,
+    /// The latest ledger read, with the own truth applied.
+    seen: Ledger,
+    /// The bytes that `seen` was made from.
+    bytes: Vec<u8>,
+    read_at: Option<UnixMillis>,
+    /// Token of the latest read, until a write used it.
+    token: Option<Option<Cas>>,
+    written_at: UnixMillis,
+    cleaned_at: UnixMillis,
+    /// The shared value may still hold records of this view.
+    on_record: bool,
+}
+
+impl LedgerView {
+    /// A worker's view of a pool. `nonce` is random: nothing else tells workers apart.
+    #[must_use]
+    pub fn new(pool: &str, nonce: u64) -> Self {
+        Self {
+            key: names::ledger_key(pool),
+            nonce,
+            truth: Truth::default(),
+            facts: BTreeMap::new(),
+            excess: BTreeMap::new(),
+            pending: VecDeque::new(),
+            applied: 0,
+            seen: Ledger::default(),
+            bytes: Vec::new(),
+            read_at: None,
+            token: None,
+            written_at: UnixMillis(0),
+            cleaned_at: UnixMillis(0),
+            on_record: false,
+        }
+    }
+
+    /// The ledger as last read, with everything this worker did since.
+    #[must_use]
+    pub const fn ledger(&self) -> &Ledger {
+        &self.seen
+    }
+
+    /// Takes in what a new table says of the pods. Local: costs no shared data.
+    pub fn facts(&mut self, facts: impl IntoIterator<Item = PodFact>) {
+        self.facts = facts.into_iter().map(|fact| (fact.pod, fact)).collect();
+    }
+
+    /// Reads the ledger again if the copy is older than [`VIEW_MAX_AGE`].
+    pub fn refresh(&mut self, store: &dyn SharedData, now: UnixMillis) -> Synced {
+        if self.is_young(now) {
+            return Synced::Idle;
+        }
+        let read = self.read(store, now);
+        self.truth.settle(now);
+        self.apply(now);
+        read.map_or_else(Synced::Refused, |()| Synced::Idle)
+    }
+
+    /// A request is being sent.
+    pub fn sent(&mut self, store: &dyn SharedData, sent: &Sent, now: UnixMillis) -> Synced {
+        let ahead = self.seen.own(sent.pod, None).unanswered_tokens;
+        let request = InFlight {
+            pod: sent.pod,
+            sent_at: now,
+            uncached: sent.uncached,
+            work: ahead + sent.uncached,
+            context: sent.context,
+            predicted: sent.predicted,
+            streams: sent.streams,
+            teaches: sent.streams,
+            answered_at: None,
+        };
+        self.truth.sent(sent.id, request);
+        if let Some(adapter) = sent.adapter {
+            self.learn(Lesson::Adapter {
+                pod: sent.pod,
+                incarnation: self.incarnation(sent.pod),
+                adapter,
+                at: now,
+            });
+        }
+        self.write(store, now)
+    }
+
+    /// The first token of a request came. `teaches`: in a 2xx stream; any other first byte is the
+    /// last one too and shows no rate.
+    pub fn first_token(&mut self, store: &dyn SharedData, id: u64, teaches: bool, now: UnixMillis) -> Synced {
+        let Some(request) = self.truth.get_mut(id).filter(|request| request.answered_at.is_none()) else {
+            return Synced::Idle;
+        };
+        if !request.streams {
+            return Synced::Idle;
+        }
+        request.answered_at = Some(now);
+        let request = *request;
+        if teaches && request.teaches {
+            let seen = Observation {
+                work: request.work,
+                took: now.since(request.sent_at),
+            };
+            self.learn(Lesson::Rate { pod: request.pod, seen });
+        }
+        self.write(store, now)
+    }
+
+    /// The proxy retried: `failed` did not answer, `pod` serves the request. Its time to first
+    /// token teaches nothing any more.
+    pub fn moved(
+        &mut self,
+        store: &dyn SharedData,
+        id: u64,
+        failed: &[PodKey],
+        pod: PodKey,
+        now: UnixMillis,
+    ) -> Synced {
+        let Some(request) = self.truth.get_mut(id) else {
+            return Synced::Idle;
+        };
+        request.pod = pod;
+        request.teaches = false;
+        let end = Ending {
+            request: self.nonce.wrapping_add(id),
+            sent_at: request.sent_at,
+            outcome: Outcome::Unreachable,
+        };
+        for pod in failed {
+            self.learn(Lesson::End {
+                pod: *pod,
+                end,
+                at: now,
+            });
+        }
+        self.write(store, now)
+    }
+
+    /// A request is over.
+    pub fn ended(&mut self, store: &dyn SharedData, id: u64, outcome: Outcome, now: UnixMillis) -> Synced {
+        let Some(request) = self.truth.end(id, now) else {
+            return Synced::Idle;
+        };
+        let end = Ending {
+            request: self.nonce.wrapping_add(id),
+            sent_at: request.sent_at,
+            outcome,
+        };
+        if !matches!(outcome, Outcome::Refused | Outcome::Abandoned) {
+            self.learn(Lesson::End {
+                pod: request.pod,
+                end,
+                at: now,
+            });
+        }
+        self.write(store, now)
+    }
+
+    /// Settles what is due, drops what leaked, and shows that this worker lives. To be called on
+    /// every tick; writes only when something changed or a heartbeat is due, and never when idle.
+    pub fn tick(&mut self, store: &dyn SharedData, now: UnixMillis) -> Synced {
+        let mut changed = self.truth.settle(now);
+        if self.facts.values().any(|fact| fact.proxy_active.is_some()) && !self.truth.is_empty() {
+            self.refresh(store, now);
+            changed |= self.re_base(now);
+        }
+        let silent = now.since(self.written_at) >= LEDGER_HEARTBEAT || self.written_at > now;
+        let has_news = self.on_record || !self.truth.is_empty() || !self.pending.is_empty();
+        if changed || (silent && has_news) {
+            self.write(store, now)
+        } else {
+            Synced::Idle
+        }
+    }
+
+    /// Compares with the proxy's own count, which can only lower the ledger: what the ledger claims
+    /// beyond it for several seconds leaked. The view with the oldest request drops that one, one
+    /// per call.
+    fn re_base(&mut self, now: UnixMillis) -> bool {
+        let mut changed = false;
+        for fact in self.facts.values() {
+            let Some((active, read_at)) = fact.proxy_active else {
+                continue;
+            };
+            let (claimed, oldest) = self.seen.in_flight_before(fact.pod, read_at);
+            if claimed <= active {
+                self.excess.remove(&fact.pod);
+                continue;
+            }
+            let since = *self.excess.entry(fact.pod).or_insert(now);
+            let mine = self
+                .truth
+                .oldest_at(fact.pod)
+                .filter(|(_, sent_at)| Some(*sent_at) == oldest);
+            if let Some((id, sent_at)) = mine
+                && read_at.since(since) > LEDGER_EXCESS_PATIENCE
+                && read_at.since(sent_at) > LEDGER_EXCESS_PATIENCE
+            {
+                self.truth.drop_leaked(id);
+                changed = true;
+            }
+        }
+        let facts = &self.facts;
+        self.excess.retain(|pod, _| facts.contains_key(pod));
+        changed
+    }
+
+    fn is_young(&self, now: UnixMillis) -> bool {
+        self.read_at.is_some_and(|at| at <= now && now.since(at) < VIEW_MAX_AGE)
+    }
+
+    fn incarnation(&self, pod: PodKey) -> u32 {
+        self.facts.get(&pod).map_or(0, |fact| fact.incarnation)
+    }
+
+    fn learn(&mut self, lesson: Lesson) {
+        if self.pending.len() >= LEDGER_PENDING_MAX {
+            self.pending.pop_front();
+            self.applied = self.applied.saturating_sub(1);
+        }
+        self.pending.push_back(lesson);
+    }
+
+    /// Reads the shared value. Where it is absent or cannot be opened (foreign, torn, evicted) this
+    /// worker goes on with its copy and replaces it.
+    fn read(&mut self, store: &dyn SharedData, now: UnixMillis) -> Result<(), StoreError> {
+        let stored = store.get(&self.key)?;
+        self.read_at = Some(now);
+        let (value, cas) = stored.map_or((Vec::new(), None), |stored| (stored.value, stored.cas));
+        self.token = Some(cas);
+        if value != self.bytes
+            && let Ok(ledger) = Ledger::decode(&value)
+        {
+            self.seen = ledger;
+            self.bytes = value;
+            self.applied = 0;
+        }
+        Ok(())
+    }
+
+    /// Puts the own truth and the pending lessons into `seen`.
+    fn apply(&mut self, now: UnixMillis) {
+        self.seen.drop_silent(now);
+        for lesson in self.pending.iter().skip(self.applied) {
+            self.seen.learn(lesson, now);
+        }
+        self.applied = self.pending.len();
+        let (truth, facts) = (&mut self.truth, &self.facts);
+        self.seen.replace(self.nonce, now, |bound| {
+            truth.records(now, bound, |pod| facts.get(&pod).and_then(|fact| fact.sample_at))
+        });
+    }
+
+    fn write(&mut self, store: &dyn SharedData, now: UnixMillis) -> Synced {
+        self.truth.settle(now);
+        // The token of an old reading is no use: an absent key may exist by now.
+        let mut token = if self.is_young(now) { self.token.take() } else { None };
+        for _ in 0..LEDGER_TRIES {
+            if token.is_none() {
+                let read = self.read(store, now);
+                if let Err(error) = read {
+                    self.apply(now);
+                    return Synced::Refused(error);
+                }
+                token = self.token.take();
+            }
+            self.apply(now);
+            self.clean(now);
+            let Ok(bytes) = self.seen.encode() else {
+                return Synced::TooLarge;
+            };
+            match store.set(&self.key, &bytes, token.take().flatten()) {
+                Ok(()) => {
+                    self.written(bytes, now);
+                    return Synced::Written;
+                }
+                Err(StoreError::CasMismatch) => {}
+                Err(error) => return Synced::Refused(error),
+            }
+        }
+        Synced::LostRace
+    }
+
+    fn written(&mut self, bytes: Vec<u8>, now: UnixMillis) {
+        self.bytes = bytes;
+        self.pending.clear();
+        self.applied = 0;
+        self.written_at = now;
+        self.on_record = !self.truth.is_empty();
+    }
+
+    /// Forgets what the table no longer knows, once per heartbeat.
+    fn clean(&mut self, now: UnixMillis) {
+        if self.facts.is_empty() || (self.cleaned_at <= now && now.since(self.cleaned_at) < LEDGER_HEARTBEAT) {
+            return;
+        }
+        self.cleaned_at = now;
+        let facts = &self.facts;
+        self.seen
+            .keep_house(now, |pod| facts.get(&pod).map(|fact| fact.incarnation));
+    }
+}
+
+impl Ledger {
+    fn learn(&mut self, lesson: &Lesson, now: UnixMillis) {
+        let (Lesson::Adapter { pod, .. } | Lesson::Rate { pod, .. } | Lesson::End { pod, .. }) = *lesson;
+        let Some(state) = self.pod_mut(pod, now) else {
+            return;
+        };
+        match *lesson {
+            Lesson::Adapter {
+                incarnation,
+                adapter,
+                at,
+                ..
+            } => {
+                state.memory.restarted(incarnation);
+                state.memory.sent_adapter(adapter, at);
+            }
+            Lesson::Rate { seen, .. } => state.memory.observe(seen),
+            Lesson::End { end, at, .. } => state.memory.ended(end, at),
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! One pool in a view: the copy of its table, and its ledger.
+
+use berth_shared_state::config::Pool;
+use berth_shared_state::limits::{TABLE_BYTES_PER_MILLI, VIEW_MAX_AGE};
+use berth_shared_state::names;
+use berth_shared_state::pod::PodKey;
+use berth_shared_state::sealed::SealError;
+use berth_shared_state::snapshot::Snapshot;
+use berth_shared_state::store::{SharedData, StoreError};
+use berth_shared_state::table;
+use berth_shared_state::units::{Millis, UnixMillis};
+
+use crate::decision::{PodFacts, PoolFacts};
+use crate::ledger::{LedgerView, PodFact};
+
+/// The head of a sealed value: it holds the length and the checksum of the rest, so equal heads are
+/// equal tables.
+const HEAD_BYTES: usize = 20;
+
+/// Why a table is not current. The last good copy stays, and ages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableError {
+    /// No poller has written one, or the host lost it.
+    Absent,
+    /// It cannot be opened.
+    Unreadable(SealError),
+    /// The host refused to read it.
+    Refused(StoreError),
+}
+
+#[derive(Debug)]
+pub(super) struct PoolView {
+    table_key: String,
+    pub ledger: LedgerView,
+    pub error: Option<TableError>,
+    snapshot: Option<Snapshot>,
+    /// Ledger keys of the snapshot's pods, in their order.
+    keys: Vec<PodKey>,
+    head: Vec<u8>,
+    read_at: Option<UnixMillis>,
+    max_age: Millis,
+}
+
+impl PoolView {
+    pub fn new(pool: &str, nonce: u64) -> Self {
+        Self {
+            table_key: names::table_key(pool),
+            ledger: LedgerView::new(pool, nonce),
+            error: None,
+            snapshot: None,
+            keys: Vec::new(),
+            head: Vec::new(),
+            read_at: None,
+            max_age: VIEW_MAX_AGE,
+        }
+    }
+
+    pub const fn snapshot(&self) -> Option<&Snapshot> {
+        self.snapshot.as_ref()
+    }
+
+    /// Reads the table again if the copy is old; a large one is read less often, so that copying it
+    /// never costs much. Decodes only a changed one; true when it did.
+    pub fn refresh(&mut self, store: &dyn SharedData, now: UnixMillis) -> Result<bool, TableError> {
+        if self.read_at.is_some_and(|at| at <= now && now.since(at) < self.max_age) {
+            return Ok(false);
+        }
+        self.read_at = Some(now);
+        let read = self.read(store);
+        self.error = read.err();
+        read
+    }
+
+    fn read(&mut self, store: &dyn SharedData) -> Result<bool, TableError> {
+        let stored = store.get(&self.table_key).map_err(TableError::Refused)?;
+        let value = stored.map(|stored| stored.value).filter(|value| !value.is_empty()).ok_or(TableError::Absent)?;
+        self.max_age = VIEW_MAX_AGE + Millis((value.len() / TABLE_BYTES_PER_MILLI) as u64);
+        let head = value.get(..HEAD_BYTES).unwrap_or_default();
+        if head == self.head && self.snapshot.is_some() {
+            return Ok(false);
+        }
+        let table = table::decode(&value).map_err(TableError::Unreadable)?;
+        self.head = head.to_vec();
+        self.keys = table.pods.iter().map(|row| row.address.key()).collect();
+        let counted_at = table.discovery.at;
+        self.ledger.facts(table.pods.iter().zip(&self.keys).map(|(row, key)| PodFact {
+            pod: *key,
+            incarnation: row.incarnation,
+            sample_at: row.scraped_at,
+            proxy_active: row.proxy_active.zip(counted_at),
+        }));
+        self.snapshot = Some(Snapshot::new(table));
+        Ok(true)
+    }
+
+    /// What is known of each pod of the table.
+    pub fn pods(&self, pool: &Pool, now: UnixMillis) -> Vec<PodFacts<'_>> {
+        let Some(snapshot) = &self.snapshot else {
+            return Vec::new();
+        };
+        let ledger = self.ledger.ledger();
+        let facts = snapshot.pods().iter().zip(&self.keys).map(|(row, key)| PodFacts {
+            row,
+            freshness: snapshot.freshness(row, pool, now),
+            own: ledger.own(*key, row.scraped_at),
+            rate: ledger.rate(*key),
+            avoided_until: ledger.avoided_until(*key),
+            recent_adapters: ledger.recent_adapters(*key, row.incarnation),
+        });
+        facts.collect()
+    }
+
+    pub fn facts(&self) -> PoolFacts {
+        PoolFacts { rate: self.ledger.ledger().pool_rate() }
+    }
+}

@@ -1,0 +1,72 @@
+//! Steering inputs: what a request may say about where it goes, if its sender is trusted.
+
+use berth_shared_state::config::Trust;
+use berth_shared_state::names::{ENDPOINT_SUBSET, MODEL_NAME};
+
+/// What trusted headers say. Nothing by default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Steering {
+    /// Only these pods: present but empty allows none.
+    pub subset: Option<String>,
+    /// The model, for a body that does not tell it.
+    pub model: Option<String>,
+}
+
+impl Steering {
+    /// Takes the headers that `trust` names; an untrusted copy says nothing. A header that occurs
+    /// several times is joined as HTTP does.
+    pub fn from_headers<'a>(trust: &Trust, headers: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Self {
+        let mut steering = Self::default();
+        for (name, value) in headers {
+            let name = name.to_ascii_lowercase();
+            if !trust.headers.contains(&name) {
+                continue;
+            }
+            let value = String::from_utf8_lossy(value);
+            match name.as_str() {
+                ENDPOINT_SUBSET => match &mut steering.subset {
+                    Some(all) => {
+                        all.push(',');
+                        all.push_str(&value);
+                    }
+                    None => steering.subset = Some(value.into_owned()),
+                },
+                MODEL_NAME if !value.trim().is_empty() => steering.model = Some(value.trim().to_owned()),
+                _ => {}
+            }
+        }
+        steering
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(trusted: &[&str], headers: &[(&str, &str)], subset: Option<&str>, model: Option<&str>) {
+        let trust = Trust { headers: trusted.iter().map(|name| (*name).to_owned()).collect() };
+        let bytes = headers.iter().map(|(name, value)| (*name, value.as_bytes()));
+        let steering = Steering::from_headers(&trust, bytes);
+        assert_eq!((steering.subset.as_deref(), steering.model.as_deref()), (subset, model));
+    }
+
+    #[test]
+    fn only_trusted_headers_steer() {
+        let headers = [(ENDPOINT_SUBSET, "10.0.0.1:80"), (MODEL_NAME, "m")];
+        check(&[], &headers, None, None);
+        check(&[MODEL_NAME], &headers, None, Some("m"));
+        check(&[MODEL_NAME, ENDPOINT_SUBSET], &headers, Some("10.0.0.1:80"), Some("m"));
+    }
+
+    #[test]
+    fn an_empty_subset_is_a_subset_and_an_empty_model_is_none() {
+        check(&[MODEL_NAME, ENDPOINT_SUBSET], &[(ENDPOINT_SUBSET, ""), (MODEL_NAME, " ")], Some(""), None);
+    }
+
+    #[test]
+    fn names_have_no_case_and_repeated_headers_are_one_list() {
+        let headers = [("X-Gateway-Destination-Endpoint-Subset", "a"), (ENDPOINT_SUBSET, "b")];
+        check(&[ENDPOINT_SUBSET], &headers, Some("a,b"), None);
+    }
+}
