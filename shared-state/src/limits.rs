@@ -14,6 +14,8 @@ pub const POOLS_MAX: usize = 64;
 pub const NAMES_MAX: usize = 4096;
 /// Bytes of one model or adapter name; a longer one is not a header value either.
 pub const NAME_MAX_BYTES: usize = 256;
+/// Bytes of a text for people in the table: a pod's name, an error of the discovery.
+pub const TEXT_MAX_BYTES: usize = 256;
 /// Adapters listed for one pod.
 pub const ADAPTERS_PER_POD_MAX: usize = 1024;
 
@@ -26,6 +28,8 @@ pub const SCRAPE_INTERVAL_MIN: Millis = Millis(200);
 pub const MODELS_INTERVAL: Millis = Millis(10_000);
 /// One scrape may take this long. A busy engine answers slowly.
 pub const SCRAPE_TIMEOUT: Millis = Millis(1_000);
+/// A reading is fresh for this many scrape intervals: one lost scrape and a slow answer fit in.
+pub const FRESH_INTERVALS: u64 = 3;
 /// Largest metrics page that is read. Real vLLM pages are 48 to 83 KB.
 pub const PAGE_MAX_BYTES: usize = 4 << 20;
 

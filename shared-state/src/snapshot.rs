@@ -1,1 +1,152 @@
 //! One immutable view of a table, with what a decision looks up often.
+//!
+//! Made once per change of the shared value, read by every request. Deliberately not here: any
+//! judgement of load. The one judgement is age, since "how old is too old" must be the same for all.
+
+use hashbrown::HashMap;
+
+use crate::config::{Discovery, Pool};
+use crate::limits::FRESH_INTERVALS;
+use crate::pod::{PodAddress, PodKey};
+use crate::table::{NameId, PodRow, Table, Trend};
+use crate::units::{Millis, UnixMillis};
+
+/// How far the reading of one pod can be believed: the rungs of the staleness ladder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Freshness {
+    /// Read within [`FRESH_INTERVALS`] scrape intervals.
+    Fresh,
+    /// Older, up to `routing.stale_after`: own accounting counts for more than the gauges.
+    Ageing,
+    /// Older still, never read, frozen, or from the future: the gauges say nothing.
+    Unknown,
+}
+
+/// A table and its indices.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    table: Table,
+    ids: HashMap<String, NameId>,
+    by_key: HashMap<PodKey, usize>,
+    /// Sorted: which pod lists which name as a base or an adapter.
+    listings: Vec<(NameId, usize)>,
+}
+
+impl Snapshot {
+    /// Indexes a table that [`crate::table::decode`] found sound.
+    #[must_use]
+    pub fn new(table: Table) -> Self {
+        let ids = table
+            .names
+            .iter()
+            .zip(0..)
+            .map(|(name, id)| (name.clone(), NameId(id)))
+            .collect();
+        let by_key = table
+            .pods
+            .iter()
+            .enumerate()
+            .map(|(index, pod)| (pod.address.key(), index))
+            .collect();
+        let mut listings = Vec::new();
+        for (index, pod) in table.pods.iter().enumerate() {
+            if let Some(models) = &pod.models {
+                listings.extend(models.bases.iter().map(|id| (*id, index)));
+                listings.extend(models.adapters.iter().map(|(id, _)| (*id, index)));
+            }
+        }
+        listings.sort_unstable();
+        listings.dedup();
+        Self {
+            table,
+            ids,
+            by_key,
+            listings,
+        }
+    }
+
+    /// The table itself.
+    #[must_use]
+    pub const fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// The pods, ordered by address.
+    #[must_use]
+    pub fn pods(&self) -> &[PodRow] {
+        &self.table.pods
+    }
+
+    /// The pod at an address.
+    #[must_use]
+    pub fn pod(&self, address: PodAddress) -> Option<&PodRow> {
+        let index = self.table.pods.binary_search_by_key(&address, |pod| pod.address).ok()?;
+        self.table.pods.get(index)
+    }
+
+    /// The pod behind a key of the ledger.
+    #[must_use]
+    pub fn pod_by_key(&self, key: PodKey) -> Option<&PodRow> {
+        self.table.pods.get(*self.by_key.get(&key)?)
+    }
+
+    /// The name behind an id of this table; empty for an id of another one.
+    #[must_use]
+    pub fn name(&self, id: NameId) -> &str {
+        self.table.names.get(usize::from(id.0)).map_or("", String::as_str)
+    }
+
+    /// The id of a model or adapter in this table; `None` = no pod names it.
+    #[must_use]
+    pub fn id(&self, name: &str) -> Option<NameId> {
+        self.ids.get(name).copied()
+    }
+
+    /// The pods whose models page lists a base or an adapter, ordered by address.
+    pub fn listing(&self, id: NameId) -> impl Iterator<Item = &PodRow> {
+        let start = self.listings.partition_point(|(listed, _)| *listed < id);
+        let same = self
+            .listings
+            .iter()
+            .skip(start)
+            .take_while(move |(listed, _)| *listed == id);
+        same.filter_map(|(_, index)| self.table.pods.get(*index))
+    }
+
+    /// Age of a pod's reading; `None` = never read. Zero when the clock went back.
+    #[must_use]
+    pub fn age(&self, pod: &PodRow, now: UnixMillis) -> Option<Millis> {
+        pod.scraped_at.map(|at| now.since(at))
+    }
+
+    /// How far a pod's reading can be believed. `stale_after` wins over the intervals.
+    #[must_use]
+    pub fn freshness(&self, pod: &PodRow, pool: &Pool, now: UnixMillis) -> Freshness {
+        let stale_after = pool.routing.stale_after;
+        match pod.scraped_at {
+            _ if pod.trend == Trend::Frozen => Freshness::Unknown,
+            None => Freshness::Unknown,
+            Some(at) if now.since(at) > stale_after || at.since(now) > stale_after => Freshness::Unknown,
+            Some(at) if now.since(at) <= intervals(pool.scrape.interval) => Freshness::Fresh,
+            Some(_) => Freshness::Ageing,
+        }
+    }
+
+    /// Whether the set of pods can be believed, so that "no ready pod" is a fact. A static list
+    /// always can; another one for [`FRESH_INTERVALS`] discovery intervals.
+    #[must_use]
+    pub fn discovery_fresh(&self, pool: &Pool, now: UnixMillis) -> bool {
+        match (&pool.discovery, self.table.discovery.at) {
+            (Discovery::Static(_), _) => true,
+            (Discovery::EnvoyAdmin { .. }, None) => false,
+            (Discovery::EnvoyAdmin { interval, .. }, Some(at)) => now.since(at) <= intervals(*interval),
+        }
+    }
+}
+
+fn intervals(interval: Millis) -> Millis {
+    Millis(interval.0.saturating_mul(FRESH_INTERVALS))
+}
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::limits::{ADAPTERS_PER_POD_MAX, NAME_MAX_BYTES, NAMES_MAX, PODS_MAX, TEXT_MAX_BYTES};
 use crate::pod::PodAddress;
 use crate::sample::{Engine, Level, Status};
 use crate::sealed::{self, Kind, SealError};
@@ -128,6 +129,22 @@ pub struct Load {
     pub sleeping: Option<bool>,
 }
 
+impl Load {
+    /// Nothing was read yet.
+    pub const UNKNOWN: Self = Self {
+        engine: None,
+        status: Status::Unknown,
+        running: None,
+        waiting: None,
+        deferred: None,
+        kv_mean: None,
+        kv_max: None,
+        kv_capacity: None,
+        engines: 0,
+        sleeping: None,
+    };
+}
+
 /// Rates over the last scrapes, per second. `None` = not enough scrapes, or no counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
@@ -141,6 +158,36 @@ pub struct Rates {
     pub requests: Option<f32>,
     /// Preemptions.
     pub preemptions: Option<f32>,
+}
+
+impl PodRow {
+    /// A pod of which only the address is known.
+    #[must_use]
+    pub const fn unread(address: PodAddress, since: UnixMillis) -> Self {
+        Self {
+            address,
+            name: None,
+            readiness: Readiness::Unknown,
+            since,
+            incarnation: 0,
+            scraped_at: None,
+            failures: 0,
+            last_error: None,
+            trend: Trend::Live,
+            load: Load::UNKNOWN,
+            rates: Rates {
+                prompt_tokens: None,
+                cached_prompt_tokens: None,
+                generation_tokens: None,
+                requests: None,
+                preemptions: None,
+            },
+            activity: None,
+            resident: None,
+            models: None,
+            proxy_active: None,
+        }
+    }
 }
 
 /// Adapters in flight.
@@ -157,7 +204,8 @@ pub struct ActiveAdapters {
 /// A pod's models page.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Models {
-    /// When it was read.
+    /// When it was read. `UnixMillis(0)` = the list was cut to fit: what it names is there, but what
+    /// it does not name may be there too, so it is too old to prove an absence.
     pub at: UnixMillis,
     /// Base models and their aliases.
     pub bases: Vec<NameId>,
@@ -192,10 +240,61 @@ pub fn encode(table: &Table) -> Result<Vec<u8>, SealError> {
     sealed::seal(Kind::Table, table)
 }
 
-/// Decodes a table. Never trusts a byte: indices into the name list are checked too.
+/// Decodes a table. Never trusts a byte: indices, bounds, order and fractions are checked too.
 ///
 /// # Errors
 /// See [`SealError`].
 pub fn decode(bytes: &[u8]) -> Result<Table, SealError> {
-    sealed::open(Kind::Table, bytes)
+    let table: Table = sealed::open(Kind::Table, bytes)?;
+    if is_sound(&table) {
+        Ok(table)
+    } else {
+        Err(SealError::Damaged)
+    }
 }
+
+/// What readers rely on without looking again.
+fn is_sound(table: &Table) -> bool {
+    let texts = table
+        .pods
+        .iter()
+        .filter_map(|pod| pod.name.as_ref())
+        .chain(&table.discovery.error);
+    table.names.len() <= NAMES_MAX
+        && table.pods.len() <= PODS_MAX
+        && table.names.iter().all(|name| name.len() <= NAME_MAX_BYTES)
+        && { texts }.all(|text| text.len() <= TEXT_MAX_BYTES)
+        && table.pods.is_sorted_by(|a, b| a.address < b.address)
+        && table.pods.iter().all(|pod| is_sound_pod(pod, table.names.len()))
+}
+
+fn is_sound_pod(pod: &PodRow, names: usize) -> bool {
+    let known = |id: &NameId| usize::from(id.0) < names;
+    let listed = |ids: &[NameId]| ids.len() <= ADAPTERS_PER_POD_MAX && ids.iter().all(known);
+    let fraction = |kv: Option<f32>| kv.is_none_or(|kv| (0.0..=1.0).contains(&kv));
+    let rate = |rate: Option<f32>| rate.is_none_or(|rate| rate.is_finite() && rate >= 0.0);
+    let active = |active: &ActiveAdapters| listed(&active.running) && listed(&active.waiting);
+    let resident =
+        |ids: &Vec<(NameId, Level)>| ids.len() <= ADAPTERS_PER_POD_MAX && ids.iter().all(|(id, _)| known(id));
+    let models = |models: &Models| {
+        listed(&models.bases)
+            && models.adapters.len() <= ADAPTERS_PER_POD_MAX
+            && models
+                .adapters
+                .iter()
+                .all(|(id, base)| known(id) && base.as_ref().is_none_or(known))
+    };
+    fraction(pod.load.kv_mean)
+        && fraction(pod.load.kv_max)
+        && rate(pod.rates.prompt_tokens)
+        && rate(pod.rates.cached_prompt_tokens)
+        && rate(pod.rates.generation_tokens)
+        && rate(pod.rates.requests)
+        && rate(pod.rates.preemptions)
+        && pod.activity.as_ref().is_none_or(active)
+        && pod.resident.as_ref().is_none_or(resident)
+        && pod.models.as_ref().is_none_or(models)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,133 @@
+//! Lookups and the staleness ladder.
+
+use super::*;
+use crate::config::{Adapters, Routing, Scrape};
+use crate::table::{Discovered, Models};
+
+fn pool(discovery: Discovery) -> Pool {
+    Pool {
+        name: "llama".into(),
+        models: Vec::new(),
+        engine: None,
+        discovery,
+        scrape: Scrape {
+            path: None,
+            port: None,
+            interval: Millis(1_000),
+            timeout: Millis(1_000),
+            models_interval: Millis(10_000),
+            cluster: "pods".into(),
+            address_header: "x-pod".into(),
+            headers: Vec::new(),
+        },
+        adapters: Adapters {
+            resolver: false,
+            cold_load: Millis(500),
+        },
+        routing: Routing {
+            prefill_tokens_per_second: 5_000,
+            expected_output_tokens: 256,
+            stale_after: Millis(10_000),
+        },
+    }
+}
+
+fn address(text: &str) -> PodAddress {
+    text.parse().unwrap()
+}
+
+fn row(text: &str) -> PodRow {
+    PodRow::unread(address(text), UnixMillis(5))
+}
+
+#[track_caller]
+fn check_freshness(change: impl FnOnce(&mut PodRow), now: u64, expected: Freshness) {
+    let mut pod = row("10.0.0.1:8000");
+    pod.scraped_at = Some(UnixMillis(100_000));
+    change(&mut pod);
+    let pool = pool(Discovery::Static(Vec::new()));
+    assert_eq!(Snapshot::default().freshness(&pod, &pool, UnixMillis(now)), expected);
+}
+
+#[test]
+fn a_reading_goes_down_the_ladder_with_age() {
+    check_freshness(|_| (), 100_000, Freshness::Fresh);
+    check_freshness(|_| (), 103_000, Freshness::Fresh);
+    check_freshness(|_| (), 103_001, Freshness::Ageing);
+    check_freshness(|_| (), 110_000, Freshness::Ageing);
+    check_freshness(|_| (), 110_001, Freshness::Unknown);
+}
+
+#[test]
+fn a_pod_that_was_never_read_or_is_frozen_is_unknown() {
+    check_freshness(|pod| pod.scraped_at = None, 100_000, Freshness::Unknown);
+    check_freshness(|pod| pod.trend = Trend::Frozen, 100_000, Freshness::Unknown);
+    check_freshness(|pod| pod.trend = Trend::Stuck, 100_000, Freshness::Fresh);
+}
+
+#[test]
+fn a_clock_that_went_back_does_not_keep_a_reading_fresh_for_ever() {
+    check_freshness(|_| (), 90_000, Freshness::Fresh);
+    check_freshness(|_| (), 89_999, Freshness::Unknown);
+}
+
+#[test]
+fn only_a_dynamic_discovery_gets_old() {
+    let admin = pool(Discovery::EnvoyAdmin {
+        cluster: "llama".into(),
+        admin: "admin".into(),
+        interval: Millis(2_000),
+    });
+    let seen = |at| {
+        Snapshot::new(Table {
+            discovery: Discovered { at, error: None },
+            ..Table::default()
+        })
+    };
+    let at = seen(Some(UnixMillis(10_000)));
+    assert!(at.discovery_fresh(&admin, UnixMillis(16_000)));
+    assert!(!at.discovery_fresh(&admin, UnixMillis(16_001)));
+    assert!(!seen(None).discovery_fresh(&admin, UnixMillis(0)));
+    assert!(seen(None).discovery_fresh(&pool(Discovery::Static(Vec::new())), UnixMillis(99_999)));
+}
+
+#[test]
+fn names_and_pods_are_found_both_ways() {
+    let lists = |text, bases: &[u16], adapters: &[u16]| PodRow {
+        models: Some(Models {
+            at: UnixMillis(5),
+            bases: bases.iter().copied().map(NameId).collect(),
+            adapters: adapters.iter().map(|id| (NameId(*id), Some(NameId(0)))).collect(),
+            max_model_len: None,
+        }),
+        ..row(text)
+    };
+    let snapshot = Snapshot::new(Table {
+        names: vec!["base".into(), "sql".into(), "fr".into()],
+        pods: vec![
+            lists("10.0.0.1:8000", &[0], &[1]),
+            lists("10.0.0.2:8000", &[0], &[1, 2]),
+            row("10.0.0.3:8000"),
+        ],
+        ..Table::default()
+    });
+    let listing = |name| {
+        let id = snapshot.id(name).unwrap();
+        snapshot
+            .listing(id)
+            .map(|pod| pod.address.to_string())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(listing("base"), ["10.0.0.1:8000", "10.0.0.2:8000"]);
+    assert_eq!(listing("sql"), ["10.0.0.1:8000", "10.0.0.2:8000"]);
+    assert_eq!(listing("fr"), ["10.0.0.2:8000"]);
+    assert_eq!(
+        (snapshot.id("de"), snapshot.name(NameId(2)), snapshot.name(NameId(3))),
+        (None, "fr", "")
+    );
+    let third = address("10.0.0.3:8000");
+    assert_eq!(snapshot.pod(third), snapshot.pods().get(2));
+    assert_eq!(snapshot.pod_by_key(third.key()), snapshot.pods().get(2));
+    assert_eq!(snapshot.pod(address("10.0.0.3:8001")), None);
+    assert_eq!(snapshot.age(&snapshot.pods()[2], UnixMillis(9)), None);
+}
