@@ -30,6 +30,9 @@ pub const MODELS_INTERVAL: Millis = Millis(10_000);
 pub const SCRAPE_TIMEOUT: Millis = Millis(1_000);
 /// A reading is fresh for this many scrape intervals: one lost scrape and a slow answer fit in.
 pub const FRESH_INTERVALS: u64 = 3;
+/// Largest answer of a discovery. An Envoy before 1.38 lists all clusters, at 0.7 KB per host; the
+/// host itself cuts at 32 MiB.
+pub const DISCOVERY_PAGE_MAX_BYTES: usize = 16 << 20;
 /// Largest metrics page that is read. Real vLLM pages are 48 to 83 KB.
 pub const PAGE_MAX_BYTES: usize = 4 << 20;
 
