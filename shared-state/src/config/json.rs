@@ -87,21 +87,22 @@ fn syntax_error(document: &[u8], error: &serde_json::Error) -> ConfigError {
     let text = error.to_string();
     let said = text.split(" at line ").next().unwrap_or_default();
     ConfigError {
-        path: format!("line {} column {}", error.line(), error.column()),
+        path: format!("line {} column {}", error.line(), error.column().max(1)),
         value: match found(document, error) {
-            Some(character) if !error.is_eof() => format!("{character:?}"),
-            _ => "end of the document".to_owned(),
+            _ if error.is_eof() => "end of the document".to_owned(),
+            Some(character) => format!("{character:?}"),
+            None => "line break".to_owned(),
         },
         rule: format!("not JSON ({said}): {}", remedy(document, said)),
     }
 }
 
-/// The character that the error points at. No more of the line: there may be a secret in it.
+/// The character that the error points at; column 0 is the line break before. No more of the line: there may be a secret in it.
 fn found(document: &[u8], error: &serde_json::Error) -> Option<char> {
     let line = document
         .split(|byte| *byte == b'\n')
         .nth(error.line().checked_sub(1)?)?;
-    let rest = line.get(error.column().saturating_sub(1)..)?;
+    let rest = line.get(error.column().checked_sub(1)?..)?;
     let start = rest.get(..rest.len().min(4))?;
     String::from_utf8_lossy(start).chars().next()
 }

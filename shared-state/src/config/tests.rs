@@ -699,7 +699,7 @@ fn a_syntax_error_has_its_place_and_a_remedy() {
     );
     check("{\"a\": 01}", "line 1 column 8", "'1'", "without leading zero");
     check("{\"a\": 1s}", "line 1 column 8", "'s'", "write a comma");
-    check("{\"a\": \"x\ny\"}", "line 2 column 0", "'y'", "\\n");
+    check("{\"a\": \"x\ny\"}", "line 2 column 1", "line break", "\\n");
     check("{\"a\": \"\\x\"}", "line 1 column 9", "'x'", "backslash");
     check("{\"a\": tru}", "line 1 column 10", "'}'", "without quotes");
     check("pools:\n- name: a\n", "line 1 column 1", "'p'", "YAML");
