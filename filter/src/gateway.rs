@@ -4,9 +4,9 @@ use std::rc::Rc;
 
 use berth_filter_routing::decision::{Action, Decision};
 use berth_filter_routing::hold::Hold;
-use berth_filter_routing::ledger::{Outcome, Synced};
-use berth_filter_routing::request::Facts;
-use berth_filter_routing::view::View;
+use berth_filter_routing::ledger::Outcome;
+use berth_filter_routing::request::{Facts, PassReason};
+use berth_filter_routing::view::{Counts, Request, Steering, View};
 use berth_shared_state::config::Config;
 use berth_shared_state::limits::TICK;
 use berth_shared_state::names;
@@ -25,6 +25,8 @@ pub struct Gateway {
     config: Rc<Config>,
     view: View,
     stats: Stats,
+    /// What was already added to the stats.
+    counted: Counts,
     /// Whether the host delivers bodies while headers are held.
     pub hold: Hold,
 }
@@ -37,7 +39,13 @@ impl Gateway {
             log::warn!("this host has no timers ({error}): a worker that dies is forgotten later");
         }
         let view = View::new(Rc::clone(&config), seed(), seed());
-        Some(Self { config, view, stats: Stats::default(), hold: Hold::default() })
+        Some(Self {
+            config,
+            view,
+            stats: Stats::default(),
+            counted: Counts::default(),
+            hold: Hold::default(),
+        })
     }
 
     /// Bytes of a body that may be held.
@@ -50,20 +58,25 @@ impl Gateway {
         self.config.status.decision_header
     }
 
-    /// Steering inputs that the config trusts.
-    pub fn steering(&self, headers: &[(Vec<u8>, Vec<u8>)]) -> Vec<(&'static str, String)> {
-        let trusted = |name: &&&str| self.config.trust.headers.iter().any(|trusted| trusted == **name);
-        let value = |name: &'static str| {
-            let (_, value) = headers.iter().find(|(key, _)| key == name.as_bytes())?;
-            Some((name, String::from_utf8(value.clone()).ok()?))
-        };
-        names::STRIPPED.iter().filter(trusted).filter_map(|name| value(name)).collect()
+    /// Steering inputs from the headers that the config trusts.
+    pub fn steering(&self, headers: &[(&str, &[u8])]) -> Steering {
+        Steering::from_headers(&self.config.trust, headers.iter().copied())
     }
 
-    /// Decides one request and books it.
-    pub fn decide(&mut self, id: u32, facts: &Facts, steering: &[(&'static str, String)]) -> Decision {
+    /// Decides one request and books it. `None`: nothing tells which pool it is for.
+    pub fn decide(&mut self, id: u32, facts: &Facts, steering: &Steering) -> Option<Decision> {
+        if self.view.lacks_model(facts, steering) {
+            self.passed(PassReason::BodyTooLarge.as_str());
+            return None;
+        }
         let began = host::now_nanos();
-        let decision = self.view.decide(&HostStore, id, facts, steering, host::now());
+        let request = Request {
+            id: id.into(),
+            facts,
+            steering,
+            in_full: false,
+        };
+        let decision = self.view.decide(&HostStore, &request, host::now());
         if decision.refresh_models {
             let asked = host::now().0.to_le_bytes();
             let _ = HostStore.set(&names::refresh_key(&decision.why.pool), &asked, None);
@@ -74,8 +87,9 @@ impl Gateway {
             Action::Pass(reason) => ["passed.", reason.as_str()].concat(),
         };
         self.stats.count(&names::pool_stat(&decision.why.pool, &stat), 1);
-        self.stats.observe("berth.decision_us", host::now_nanos().saturating_sub(began) / 1000);
-        decision
+        self.stats
+            .observe("berth.decision_us", host::now_nanos().saturating_sub(began) / 1000);
+        Some(decision)
     }
 
     /// A request that is none of Berth's business, or that it cannot hold.
@@ -84,38 +98,42 @@ impl Gateway {
     }
 
     /// The pod that really serves, after the proxy's retries.
-    pub fn served(&mut self, id: u32, pod: Option<PodAddress>, attempts: u32) {
-        let synced = self.view.on_upstream(&HostStore, id, pod, attempts, host::now());
-        self.synced(synced);
+    pub fn served(&mut self, id: u32, pod: PodAddress, attempts: Option<u32>) {
+        self.view.on_upstream(&HostStore, id.into(), pod, attempts, host::now());
     }
 
     /// The first bytes of the answer.
     pub fn first_bytes(&mut self, id: u32, status: u16, streams: bool) {
-        let synced = self.view.on_first_byte(&HostStore, id, status, streams, host::now());
-        self.synced(synced);
+        self.view
+            .on_first_byte(&HostStore, id.into(), status, streams, host::now());
     }
 
     /// The request is over.
     pub fn ended(&mut self, id: u32, outcome: Outcome) {
-        let synced = self.view.on_end(&HostStore, id, outcome, host::now());
-        self.synced(synced);
-    }
-
-    fn synced(&mut self, synced: Synced) {
-        match synced {
-            Synced::Ok => {}
-            Synced::LostRace => self.stats.count("berth.ledger.lost_races", 1),
-            Synced::Failed(_) => self.stats.count("berth.ledger.store_errors", 1),
-        }
+        self.view.on_end(&HostStore, id.into(), outcome, host::now());
     }
 
     /// The root's timer.
     pub fn tick(&mut self) {
-        let now = host::now();
-        self.view.tick(&HostStore, now);
-        for (pool, age) in self.view.table_ages(now) {
-            self.stats.gauge(&names::pool_stat(pool, "table_age_ms"), age.0);
-        }
+        self.view.tick(&HostStore, host::now());
+        let (before, now) = (self.counted, self.view.counts());
+        self.stats.count(
+            "berth.tables_unreadable",
+            now.tables_unreadable.saturating_sub(before.tables_unreadable),
+        );
+        self.stats.count(
+            "berth.ledger.writes",
+            now.ledger_writes.saturating_sub(before.ledger_writes),
+        );
+        self.stats.count(
+            "berth.ledger.lost_races",
+            now.ledger_lost_races.saturating_sub(before.ledger_lost_races),
+        );
+        self.stats.count(
+            "berth.ledger.refusals",
+            now.ledger_refusals.saturating_sub(before.ledger_refusals),
+        );
+        self.counted = now;
     }
 
     /// The flag is set after all.

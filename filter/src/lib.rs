@@ -42,7 +42,9 @@ impl Vm for Filter {
     }
 
     fn tick(&mut self, root: u32) -> Vec<Resume> {
-        let Some(gateway) = self.gateways.get_mut(&root) else { return Vec::new() };
+        let Some(gateway) = self.gateways.get_mut(&root) else {
+            return Vec::new();
+        };
         gateway.tick();
         gateway.release_unheld(&mut self.streams)
     }
@@ -54,15 +56,20 @@ impl Vm for Filter {
     }
 
     fn request_headers(&mut self, stream: u32, end: bool) -> Action {
-        self.stream(stream).map_or(Action::Continue, |(stream, gateway)| stream.request_headers(gateway, end))
+        self.stream(stream).map_or(Action::Continue, |(stream, gateway)| {
+            stream.request_headers(gateway, end)
+        })
     }
 
     fn request_body(&mut self, stream: u32, size: usize, end: bool) -> Action {
-        self.stream(stream).map_or(Action::Continue, |(stream, gateway)| stream.request_body(gateway, size, end))
+        self.stream(stream).map_or(Action::Continue, |(stream, gateway)| {
+            stream.request_body(gateway, size, end)
+        })
     }
 
     fn request_trailers(&mut self, stream: u32) -> Action {
-        self.stream(stream).map_or(Action::Continue, |(stream, gateway)| stream.request_trailers(gateway))
+        self.stream(stream)
+            .map_or(Action::Continue, |(stream, gateway)| stream.request_trailers(gateway))
     }
 
     fn response_headers(&mut self, stream: u32, end: bool) -> Action {

@@ -10,10 +10,9 @@ pub fn serving_pod() -> Option<PodAddress> {
     core::str::from_utf8(&address).ok()?.parse().ok()
 }
 
-/// Attempts so far, retries included.
-pub fn attempts() -> u32 {
-    let count = host::property_integer(&["upstream", "request_attempt_count"]);
-    u32::try_from(count.unwrap_or(1)).unwrap_or(u32::MAX)
+/// Attempts so far, retries included; `None` where the host does not say.
+pub fn attempts() -> Option<u32> {
+    u32::try_from(host::property_integer(&["upstream", "request_attempt_count"])?).ok()
 }
 
 /// How a stream with this response status ended. `error` is the beginning of a 500's body.

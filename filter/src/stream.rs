@@ -11,6 +11,7 @@
 use berth_filter_routing::decision::{Action as Chosen, Refusal};
 use berth_filter_routing::header;
 use berth_filter_routing::request::{BodyReader, Facts, Head, HeadVerdict, NoPrompt, classify};
+use berth_filter_routing::view::Steering;
 use berth_shared_state::names;
 use berth_shared_state::pod::PodAddress;
 use berth_shared_state_glue::host::{self, Buffer, Map};
@@ -28,8 +29,7 @@ pub struct Stream {
     /// The root it came through.
     pub root: u32,
     phase: Phase,
-    /// Steering inputs from trusted sources: name and value.
-    steering: Vec<(&'static str, String)>,
+    steering: Steering,
     /// The decision for `x-berth-decision`, kept until the response.
     explained: Option<String>,
     response: Response,
@@ -61,7 +61,7 @@ impl Stream {
             id,
             root,
             phase: Phase::Passed,
-            steering: Vec::new(),
+            steering: Steering::default(),
             explained: None,
             response: Response::default(),
         }
@@ -70,17 +70,23 @@ impl Stream {
     /// Strips, classifies, and holds what has to be read.
     pub fn request_headers(&mut self, gateway: &mut Gateway, end: bool) -> Action {
         let headers = host::headers(Map::Request).unwrap_or_default();
-        self.steering = gateway.steering(&headers);
-        for name in names::STRIPPED {
-            if headers.iter().any(|(key, _)| key == name.as_bytes()) {
-                let _ = host::remove_header(Map::Request, name);
-            }
-        }
         let named: Vec<(&str, &[u8])> = headers
             .iter()
             .filter_map(|(name, value)| Some((core::str::from_utf8(name).ok()?, value.as_slice())))
             .collect();
-        match classify(&Head { headers: &named, end_of_stream: end }, gateway.hold_bytes()) {
+        self.steering = gateway.steering(&named);
+        for name in names::STRIPPED {
+            if named.iter().any(|(key, _)| *key == name) {
+                let _ = host::remove_header(Map::Request, name);
+            }
+        }
+        match classify(
+            &Head {
+                headers: &named,
+                end_of_stream: end,
+            },
+            gateway.hold_bytes(),
+        ) {
             HeadVerdict::Pass(reason) => gateway.passed(reason.as_str()),
             HeadVerdict::TooLarge(api) => return self.decide(gateway, &BodyReader::json(api).facts()),
             HeadVerdict::Hold(reader) if gateway.hold.begin(self.id, host::now()) => {
@@ -94,7 +100,9 @@ impl Stream {
 
     /// Reads what is new of the body; decides at its end or at the bound.
     pub fn request_body(&mut self, gateway: &mut Gateway, size: usize, end: bool) -> Action {
-        let Phase::Held { reader, read } = &mut self.phase else { return Action::Continue };
+        let Phase::Held { reader, read } = &mut self.phase else {
+            return Action::Continue;
+        };
         if gateway.hold.body(self.id) {
             gateway.body_hold_proven();
         }
@@ -125,7 +133,9 @@ impl Stream {
     }
 
     fn decide(&mut self, gateway: &mut Gateway, facts: &Facts) -> Action {
-        let decision = gateway.decide(self.id, facts, &self.steering);
+        let Some(decision) = gateway.decide(self.id, facts, &self.steering) else {
+            return Action::Continue;
+        };
         let why = header::decision(&decision);
         let _ = host::set_state(names::STATE_DECISION, why.as_bytes());
         self.explained = gateway.shows_decisions().then_some(why);
@@ -170,11 +180,20 @@ impl Stream {
             return;
         }
         let header = |name| host::header(Map::Response, name).unwrap_or_default();
-        self.response.status = core::str::from_utf8(&header(":status")).ok().and_then(|s| s.parse().ok()).unwrap_or(0);
+        self.response.status = core::str::from_utf8(&header(":status"))
+            .ok()
+            .and_then(|s| s.parse().ok())
+            .unwrap_or(0);
         self.response.streams = header("content-type").starts_with(b"text/event-stream");
-        gateway.served(self.id, outcome::serving_pod(), outcome::attempts());
+        self.served(gateway);
         if end {
             self.response.first_byte = true;
+        }
+    }
+
+    fn served(&self, gateway: &mut Gateway) {
+        if let Some(pod) = outcome::serving_pod() {
+            gateway.served(self.id, pod, outcome::attempts());
         }
     }
 
@@ -199,7 +218,7 @@ impl Stream {
         if !matches!(core::mem::replace(&mut self.phase, Phase::Passed), Phase::Sent) {
             return;
         }
-        gateway.served(self.id, outcome::serving_pod(), outcome::attempts());
+        self.served(gateway);
         gateway.ended(self.id, outcome::read(self.response.status, &self.response.error));
     }
 

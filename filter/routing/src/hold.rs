@@ -38,7 +38,10 @@ pub struct Hold {
 
 impl Default for Hold {
     fn default() -> Self {
-        Self { state: State::Unproven, waiting: HashMap::new() }
+        Self {
+            state: State::Unproven,
+            waiting: HashMap::new(),
+        }
     }
 }
 
@@ -83,7 +86,10 @@ impl Hold {
         if self.state == State::Proven || !overdue {
             return Vec::new();
         }
-        self.state = State::Missing { since: now, probing: false };
+        self.state = State::Missing {
+            since: now,
+            probing: false,
+        };
         // The younger ones hang as well: nothing will come for them either.
         self.waiting.drain().map(|(stream, _)| stream).collect()
     }

@@ -19,6 +19,7 @@ pub mod request;
 pub mod cost;
 pub mod decision;
 pub mod header;
+pub mod hold;
 pub mod ledger;
 pub mod replay;
 pub mod view;

@@ -35,13 +35,8 @@ unsafe extern "C" {
         size: *mut usize,
         cas: *mut u32,
     ) -> u32;
-    pub fn proxy_set_shared_data(
-        key: *const u8,
-        key_size: usize,
-        value: *const u8,
-        value_size: usize,
-        cas: u32,
-    ) -> u32;
+    pub fn proxy_set_shared_data(key: *const u8, key_size: usize, value: *const u8, value_size: usize, cas: u32)
+    -> u32;
     pub fn proxy_http_call(
         upstream: *const u8,
         upstream_size: usize,

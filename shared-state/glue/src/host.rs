@@ -144,9 +144,8 @@ pub fn headers(map: Map) -> HostResult<Vec<(Vec<u8>, Vec<u8>)>> {
 pub fn header(map: Map, name: &str) -> HostResult<Vec<u8>> {
     let (mut data, mut size) = (null_mut(), 0);
     // SAFETY: live string, out pointers to locals; the result is adopted.
-    let status = unsafe {
-        abi::proxy_get_header_map_value(map as u32, name.as_ptr(), name.len(), &raw mut data, &raw mut size)
-    };
+    let status =
+        unsafe { abi::proxy_get_header_map_value(map as u32, name.as_ptr(), name.len(), &raw mut data, &raw mut size) };
     adopt(status, data, size)
 }
 
@@ -301,9 +300,8 @@ impl SharedData for HostStore {
     fn get(&self, key: &str) -> Result<Option<Stored>, StoreError> {
         let (mut data, mut size, mut cas) = (null_mut(), 0, 0);
         // SAFETY: live string, out pointers to locals; the result is adopted.
-        let status = unsafe {
-            abi::proxy_get_shared_data(key.as_ptr(), key.len(), &raw mut data, &raw mut size, &raw mut cas)
-        };
+        let status =
+            unsafe { abi::proxy_get_shared_data(key.as_ptr(), key.len(), &raw mut data, &raw mut size, &raw mut cas) };
         let cas = (cas != 0).then_some(Cas(cas));
         match adopt(status, data, size) {
             Ok(value) => Ok(Some(Stored { value, cas })),
@@ -315,8 +313,7 @@ impl SharedData for HostStore {
     fn set(&self, key: &str, value: &[u8], cas: Option<Cas>) -> Result<(), StoreError> {
         let cas = cas.map_or(0, |Cas(cas)| cas);
         // SAFETY: live slices.
-        let status =
-            unsafe { abi::proxy_set_shared_data(key.as_ptr(), key.len(), value.as_ptr(), value.len(), cas) };
+        let status = unsafe { abi::proxy_set_shared_data(key.as_ptr(), key.len(), value.as_ptr(), value.len(), cas) };
         match status {
             0 => Ok(()),
             CAS_MISMATCH => Err(StoreError::CasMismatch),
@@ -347,7 +344,10 @@ fn parse_pairs(bytes: &[u8]) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
         let (name, value) = (word(bytes, 4 + index * 8)?, word(bytes, 8 + index * 8)?);
         let name_end = at.checked_add(name)?;
         let value_end = name_end.checked_add(value)?.checked_add(1)?;
-        pairs.push((bytes.get(at..name_end)?.to_vec(), bytes.get(name_end + 1..value_end)?.to_vec()));
+        pairs.push((
+            bytes.get(at..name_end)?.to_vec(),
+            bytes.get(name_end + 1..value_end)?.to_vec(),
+        ));
         at = value_end + 1;
     }
     Some(pairs)

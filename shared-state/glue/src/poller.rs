@@ -74,7 +74,11 @@ impl PollerRoot {
             log::error!("this host has no timers ({error}): pods cannot be polled");
             return None;
         }
-        Some(Self { pools, open: HashMap::new(), stats: Stats::default() })
+        Some(Self {
+            pools,
+            open: HashMap::new(),
+            stats: Stats::default(),
+        })
     }
 
     /// The root's timer.
@@ -89,7 +93,9 @@ impl PollerRoot {
 
     /// A filter that met an unknown model writes the refresh key.
     fn wants_refresh(&mut self, index: usize) -> bool {
-        let Some(pool) = self.pools.get_mut(index) else { return false };
+        let Some(pool) = self.pools.get_mut(index) else {
+            return false;
+        };
         match HostStore.get(&names::refresh_key(&pool.name)) {
             Ok(Some(stored)) if stored.value != pool.refreshed => {
                 // What was there before this poller existed asks for nothing: pages are read at first sight.
@@ -102,9 +108,17 @@ impl PollerRoot {
 
     /// A callout was answered, or reset when there are no headers. Tokens of others are not ours.
     pub fn answered(&mut self, token: u32, headers: usize) {
-        let Some((index, call)) = self.open.remove(&token) else { return };
+        let Some((index, call)) = self.open.remove(&token) else {
+            return;
+        };
         if headers == 0 {
-            self.feed(index, Event::Answer { call, outcome: Err(ScrapeError::Unreachable) });
+            self.feed(
+                index,
+                Event::Answer {
+                    call,
+                    outcome: Err(ScrapeError::Unreachable),
+                },
+            );
             return;
         }
         let text = |name| String::from_utf8(host::header(Map::CallAnswer, name).unwrap_or_default()).ok();
@@ -119,7 +133,13 @@ impl PollerRoot {
             retry_after: retry_after.map(|seconds| Millis(seconds.saturating_mul(1000))),
             location: location.as_deref(),
         };
-        self.feed(index, Event::Answer { call, outcome: Ok(response) });
+        self.feed(
+            index,
+            Event::Answer {
+                call,
+                outcome: Ok(response),
+            },
+        );
     }
 
     /// Feeds one event and does what comes out; a call that fails at once is an event again.
@@ -133,7 +153,10 @@ impl PollerRoot {
             }
             for call in failed.drain(..) {
                 let Some(pool) = self.pools.get_mut(index) else { return };
-                let answer = Event::Answer { call, outcome: Err(ScrapeError::NotSent) };
+                let answer = Event::Answer {
+                    call,
+                    outcome: Err(ScrapeError::NotSent),
+                };
                 effects.extend(pool.poller.on(answer, host::now()));
             }
         }
@@ -160,11 +183,21 @@ impl PollerRoot {
                     log::error!("pool {pool}: the table cannot be published: {error}");
                 }
             }
-            Effect::Log { severity: Severity::Info, text } => log::info!("pool {pool}: {text}"),
-            Effect::Log { severity: Severity::Warn, text } => log::warn!("pool {pool}: {text}"),
+            Effect::Log {
+                severity: Severity::Info,
+                text,
+            } => log::info!("pool {pool}: {text}"),
+            Effect::Log {
+                severity: Severity::Warn,
+                text,
+            } => log::warn!("pool {pool}: {text}"),
             Effect::Count { stat, value } => {
                 let name = names::pool_stat(pool, stat.name());
-                if stat.is_gauge() { self.stats.gauge(&name, value) } else { self.stats.count(&name, value) }
+                if stat.is_gauge() {
+                    self.stats.gauge(&name, value)
+                } else {
+                    self.stats.count(&name, value)
+                }
             }
         }
         None
@@ -172,7 +205,10 @@ impl PollerRoot {
 }
 
 /// Sends one call. Variables that are not set leave their header out.
-#[allow(clippy::disallowed_methods, reason = "the VM's environment is where scrape headers come from")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the VM's environment is where scrape headers come from"
+)]
 fn send(call: &Call) -> Result<u32, HostError> {
     let named: Vec<(&str, String)> = call
         .headers
@@ -182,8 +218,11 @@ fn send(call: &Call) -> Result<u32, HostError> {
             HeaderValue::Variable(variable) => Some((name.as_str(), std::env::var(variable).ok()?)),
         })
         .collect();
-    let mut headers: Vec<(&str, &str)> =
-        vec![(":method", "GET"), (":path", &call.path), (":authority", &call.authority)];
+    let mut headers: Vec<(&str, &str)> = vec![
+        (":method", "GET"),
+        (":path", &call.path),
+        (":authority", &call.authority),
+    ];
     if matches!(call.target, Target::Metrics(_)) {
         headers.push(("accept", "text/plain;version=0.0.4"));
     }

@@ -131,11 +131,15 @@ macro_rules! export_vm {
             }
             #[unsafe(no_mangle)]
             pub extern "C" fn proxy_on_request_headers(stream: u32, _: usize, end: u32) -> u32 {
-                vm($crate::vm::Action::Continue, |vm| vm.request_headers(stream, end != 0)) as u32
+                vm($crate::vm::Action::Continue, |vm| {
+                    vm.request_headers(stream, end != 0)
+                }) as u32
             }
             #[unsafe(no_mangle)]
             pub extern "C" fn proxy_on_request_body(stream: u32, size: usize, end: u32) -> u32 {
-                vm($crate::vm::Action::Continue, |vm| vm.request_body(stream, size, end != 0)) as u32
+                vm($crate::vm::Action::Continue, |vm| {
+                    vm.request_body(stream, size, end != 0)
+                }) as u32
             }
             #[unsafe(no_mangle)]
             pub extern "C" fn proxy_on_request_trailers(stream: u32, _: usize) -> u32 {
@@ -143,11 +147,15 @@ macro_rules! export_vm {
             }
             #[unsafe(no_mangle)]
             pub extern "C" fn proxy_on_response_headers(stream: u32, _: usize, end: u32) -> u32 {
-                vm($crate::vm::Action::Continue, |vm| vm.response_headers(stream, end != 0)) as u32
+                vm($crate::vm::Action::Continue, |vm| {
+                    vm.response_headers(stream, end != 0)
+                }) as u32
             }
             #[unsafe(no_mangle)]
             pub extern "C" fn proxy_on_response_body(stream: u32, size: usize, end: u32) -> u32 {
-                vm($crate::vm::Action::Continue, |vm| vm.response_body(stream, size, end != 0)) as u32
+                vm($crate::vm::Action::Continue, |vm| {
+                    vm.response_body(stream, size, end != 0)
+                }) as u32
             }
             #[unsafe(no_mangle)]
             pub extern "C" fn proxy_on_done(_: u32) -> u32 {

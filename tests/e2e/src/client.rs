@@ -36,7 +36,10 @@ impl Answer {
     /// A header's value; empty when it is absent.
     #[must_use]
     pub fn header(&self, name: &str) -> &str {
-        self.headers.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
+        self.headers
+            .iter()
+            .find(|(key, _)| key == name)
+            .map_or("", |(_, value)| value)
     }
 
     /// The body as text.
@@ -62,13 +65,19 @@ impl Client {
     /// A client over HTTP/1.1.
     #[must_use]
     pub fn new(address: SocketAddr) -> Self {
-        Self { pool: Pool::builder(TokioExecutor::new()).build_http(), address }
+        Self {
+            pool: Pool::builder(TokioExecutor::new()).build_http(),
+            address,
+        }
     }
 
     /// A client over HTTP/2 without TLS.
     #[must_use]
     pub fn http2(address: SocketAddr) -> Self {
-        Self { pool: Pool::builder(TokioExecutor::new()).http2_only(true).build_http(), address }
+        Self {
+            pool: Pool::builder(TokioExecutor::new()).http2_only(true).build_http(),
+            address,
+        }
     }
 
     /// GET.
@@ -84,7 +93,13 @@ impl Client {
     /// # Errors
     /// When nobody answers.
     pub async fn post(&self, path: &str, body: &Value) -> Result<Answer> {
-        self.send("POST", path, &[("content-type", "application/json")], body.to_string().into_bytes()).await
+        self.send(
+            "POST",
+            path,
+            &[("content-type", "application/json")],
+            body.to_string().into_bytes(),
+        )
+        .await
     }
 
     /// Any request with a whole body.
@@ -92,7 +107,9 @@ impl Client {
     /// # Errors
     /// When nobody answers.
     pub async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Vec<u8>) -> Result<Answer> {
-        let body = Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed_unsync();
+        let body = Full::new(Bytes::from(body))
+            .map_err(|never| match never {})
+            .boxed_unsync();
         let response = self.start(method, path, headers, body).await?;
         whole(response).await
     }
@@ -108,7 +125,10 @@ impl Client {
         frames: mpsc::UnboundedReceiver<Frame<Bytes>>,
     ) -> Result<Answer> {
         let stream = futures_util::stream::unfold(frames, |mut frames| async move {
-            frames.recv().await.map(|frame| (Ok::<_, std::io::Error>(frame), frames))
+            frames
+                .recv()
+                .await
+                .map(|frame| (Ok::<_, std::io::Error>(frame), frames))
         });
         let body = BodyExt::boxed_unsync(StreamBody::new(Box::pin(stream)));
         let response = self.start("POST", path, headers, body).await?;
@@ -120,8 +140,11 @@ impl Client {
     /// # Errors
     /// When nobody answers.
     pub async fn stream(&self, path: &str, body: &Value) -> Result<Response<Incoming>> {
-        let body = Full::new(Bytes::from(body.to_string())).map_err(|never| match never {}).boxed_unsync();
-        self.start("POST", path, &[("content-type", "application/json")], body).await
+        let body = Full::new(Bytes::from(body.to_string()))
+            .map_err(|never| match never {})
+            .boxed_unsync();
+        self.start("POST", path, &[("content-type", "application/json")], body)
+            .await
     }
 
     async fn start(
@@ -131,12 +154,17 @@ impl Client {
         headers: &[(&str, &str)],
         body: Body,
     ) -> Result<Response<Incoming>> {
-        let mut request = Request::builder().method(method).uri(format!("http://{}{path}", self.address));
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("http://{}{path}", self.address));
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
         let request = request.body(body)?;
-        self.pool.request(request).await.with_context(|| format!("{method} {path} at {}", self.address))
+        self.pool
+            .request(request)
+            .await
+            .with_context(|| format!("{method} {path} at {}", self.address))
     }
 }
 
@@ -146,11 +174,20 @@ impl Client {
 /// When it is cut off.
 pub async fn whole(response: Response<Incoming>) -> Result<Answer> {
     let (head, body) = response.into_parts();
-    let body = body.collect().await.context("the answer was cut off")?.to_bytes().to_vec();
+    let body = body
+        .collect()
+        .await
+        .context("the answer was cut off")?
+        .to_bytes()
+        .to_vec();
     let headers = head
         .headers
         .iter()
         .map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
         .collect();
-    Ok(Answer { status: head.status.as_u16(), headers, body })
+    Ok(Answer {
+        status: head.status.as_u16(),
+        headers,
+        body,
+    })
 }

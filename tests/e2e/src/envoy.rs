@@ -45,7 +45,9 @@ pub fn free_port() -> Result<SocketAddr> {
 /// # Errors
 /// When it cannot be made.
 pub fn scratch(name: &str) -> Result<PathBuf> {
-    let folder = root().join("target/e2e").join(format!("{name}-{}", free_port()?.port()));
+    let folder = root()
+        .join("target/e2e")
+        .join(format!("{name}-{}", free_port()?.port()));
     fs::create_dir_all(&folder)?;
     Ok(folder)
 }
@@ -59,7 +61,13 @@ pub async fn render(config: &Path, gateway: SocketAddr, admin: SocketAddr, more:
     let output = Command::new(&berth)
         .args(["render", "envoy", "--config"])
         .arg(config)
-        .args(["--listen", &gateway.to_string(), "--admin", &admin.to_string(), "--wasm"])
+        .args([
+            "--listen",
+            &gateway.to_string(),
+            "--admin",
+            &admin.to_string(),
+            "--wasm",
+        ])
         .arg(root().join("dist"))
         .args(more)
         .output()
@@ -99,7 +107,14 @@ impl Envoy {
         fs::write(&file, yaml)?;
         let log = folder.join("envoy.log");
         let child = Command::new(binary().await?)
-            .args(["--concurrency", CONCURRENCY, "--disable-hot-restart", "--log-level", "warning", "-c"])
+            .args([
+                "--concurrency",
+                CONCURRENCY,
+                "--disable-hot-restart",
+                "--log-level",
+                "warning",
+                "-c",
+            ])
             .args(["--component-log-level", "wasm:info"])
             .arg(&file)
             .envs(environment.iter().copied())
@@ -108,7 +123,12 @@ impl Envoy {
             .kill_on_drop(true)
             .spawn()
             .context("cannot start Envoy")?;
-        let mut envoy = Self { child, gateway, admin, log };
+        let mut envoy = Self {
+            child,
+            gateway,
+            admin,
+            log,
+        };
         envoy.ready().await?;
         Ok(envoy)
     }
@@ -145,7 +165,11 @@ impl Envoy {
     /// When the admin page does not answer.
     pub async fn stat(&self, name: &str) -> Result<Option<u64>> {
         let answer = Client::new(self.admin).get(&format!("/stats?filter=^{name}$")).await?;
-        Ok(answer.text().trim().rsplit_once(": ").and_then(|(_, value)| value.parse().ok()))
+        Ok(answer
+            .text()
+            .trim()
+            .rsplit_once(": ")
+            .and_then(|(_, value)| value.parse().ok()))
     }
 
     /// All stats whose name contains `part`, as the admin page prints them.
@@ -153,7 +177,10 @@ impl Envoy {
     /// # Errors
     /// When the admin page does not answer.
     pub async fn stats(&self, part: &str) -> Result<String> {
-        Ok(Client::new(self.admin).get(&format!("/stats?filter={part}")).await?.text())
+        Ok(Client::new(self.admin)
+            .get(&format!("/stats?filter={part}"))
+            .await?
+            .text())
     }
 
     /// Waits until `probe` holds; the bound is on tries, not on luck.
@@ -193,7 +220,10 @@ impl Envoy {
 
 /// Path of the pinned Envoy, fetched once by `scripts/envoy`.
 async fn binary() -> Result<PathBuf> {
-    let output = Command::new(root().join("scripts/envoy")).stderr(Stdio::inherit()).output().await?;
+    let output = Command::new(root().join("scripts/envoy"))
+        .stderr(Stdio::inherit())
+        .output()
+        .await?;
     if !output.status.success() {
         bail!("scripts/envoy could not provide an Envoy");
     }

@@ -9,11 +9,20 @@ fn the_public_names_are_these() {
     assert_eq!(names::ORIGINAL_DST_HOST, "x-envoy-original-dst-host");
     assert_eq!(names::MODEL_NAME, "x-gateway-model-name");
     assert_eq!(names::BASE_MODEL_NAME, "x-gateway-base-model-name");
-    assert_eq!(names::OBJECTIVE, ["x-gateway-inference-objective", "x-llm-d-inference-objective"]);
-    assert_eq!(names::FAIRNESS_ID, ["x-gateway-inference-fairness-id", "x-llm-d-inference-fairness-id"]);
+    assert_eq!(
+        names::OBJECTIVE,
+        ["x-gateway-inference-objective", "x-llm-d-inference-objective"]
+    );
+    assert_eq!(
+        names::FAIRNESS_ID,
+        ["x-gateway-inference-fairness-id", "x-llm-d-inference-fairness-id"]
+    );
     assert_eq!(names::DECISION, "x-berth-decision");
     assert_eq!(names::REASON, "x-berth-reason");
-    assert_eq!((names::ROOT_FILTER, names::ROOT_SERVICE), ("berth_filter", "berth_service"));
+    assert_eq!(
+        (names::ROOT_FILTER, names::ROOT_SERVICE),
+        ("berth_filter", "berth_service")
+    );
     assert_eq!(names::STATE_DECISION, "berth");
     assert_eq!(names::STATE_ENDPOINTS, "berth_endpoints");
     assert_eq!(names::STATE_MODEL, "berth_model");
@@ -59,7 +68,10 @@ fn the_artifacts_import_only_what_every_host_defines() {
         let imports = berth_tests_host::imports(&berth_tests_it::artifact(artifact)).expect("a wasm module");
         assert!(!imports.is_empty(), "{artifact} imports nothing: is it the right file?");
         for import in imports {
-            assert!(ALLOWED_IMPORTS.contains(&import.as_str()), "{artifact} imports {import}");
+            assert!(
+                ALLOWED_IMPORTS.contains(&import.as_str()),
+                "{artifact} imports {import}"
+            );
         }
     }
 }

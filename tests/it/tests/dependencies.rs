@@ -24,7 +24,17 @@ fn packages(metadata: &Value) -> &Vec<Value> {
 /// Names of everything that `root` is built from for wasm32-wasip1, dev-dependencies left out.
 fn tree(root: &str) -> Vec<String> {
     let output = Command::new(env!("CARGO"))
-        .args(["tree", "--locked", "--offline", "--target", "wasm32-wasip1", "-e", "normal", "--prefix", "none"])
+        .args([
+            "tree",
+            "--locked",
+            "--offline",
+            "--target",
+            "wasm32-wasip1",
+            "-e",
+            "normal",
+            "--prefix",
+            "none",
+        ])
         .args(["--format", "{p}", "-p", root])
         .current_dir(berth_tests_it::root())
         .output()
@@ -60,7 +70,9 @@ fn every_dependency_comes_from_the_registry_under_a_permissive_licence() {
         }
         let licence = package["license"].as_str().unwrap_or("").replace('/', " OR ");
         let fits = licence.split(" OR ").any(|choice| {
-            choice.split(" AND ").all(|one| ALLOWED.contains(&one.trim_matches(['(', ')', ' '])))
+            choice
+                .split(" AND ")
+                .all(|one| ALLOWED.contains(&one.trim_matches(['(', ')', ' '])))
         });
         assert!(fits, "{name} is under {licence:?}");
     }
@@ -93,7 +105,14 @@ fn the_halves_point_one_way() {
     let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
     assert_eq!(ours("berth-shared-state"), set(&[]));
     assert_eq!(ours("berth-filter-routing"), set(&["berth-shared-state"]));
-    assert_eq!(ours("berth-shared-state-service"), set(&["berth-shared-state", "berth-shared-state-glue"]));
+    assert_eq!(
+        ours("berth-shared-state-service"),
+        set(&["berth-shared-state", "berth-shared-state-glue"])
+    );
     assert_eq!(ours("berth-tests-host"), set(&[]), "the host knows nothing of Berth");
-    assert_eq!(ours("berth-tests-simulator"), set(&[]), "the simulator knows nothing of Berth");
+    assert_eq!(
+        ours("berth-tests-simulator"),
+        set(&[]),
+        "the simulator knows nothing of Berth"
+    );
 }

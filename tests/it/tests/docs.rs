@@ -16,8 +16,16 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
 
 #[test]
 fn every_path_that_the_documents_name_exists() {
-    const FOLDERS: [&str; 8] =
-        ["shared-state/", "filter/", "tests/", "scripts/", "envoy-config/", "istio/", "docs/", ".ci/"];
+    const FOLDERS: [&str; 8] = [
+        "shared-state/",
+        "filter/",
+        "tests/",
+        "scripts/",
+        "envoy-config/",
+        "istio/",
+        "docs/",
+        ".ci/",
+    ];
     let mut seen = 0;
     for document in ["README.md", "ARCHITECTURE.md"] {
         let text = text(document);
@@ -25,7 +33,10 @@ fn every_path_that_the_documents_name_exists() {
             let path = word.trim_end_matches(['.', ',', ':', ';']);
             if FOLDERS.iter().any(|folder| path.starts_with(folder)) && !path.contains(['*', '{', '<']) {
                 seen += 1;
-                assert!(root().join(path).exists(), "{document} names {path}, which does not exist");
+                assert!(
+                    root().join(path).exists(),
+                    "{document} names {path}, which does not exist"
+                );
             }
         }
     }
@@ -42,7 +53,10 @@ fn every_test_that_keeps_an_invariant_exists() {
         let (_, keepers) = line.split_once("kept by").unwrap();
         for name in quoted(keepers) {
             seen += 1;
-            assert!(sources.contains(&format!("fn {name}(")), "no test is called {name}: {line}");
+            assert!(
+                sources.contains(&format!("fn {name}(")),
+                "no test is called {name}: {line}"
+            );
         }
     }
     assert!(seen >= 8, "only {seen} invariants name their test");

@@ -112,7 +112,12 @@ fn admin_cluster(pool: &Pool) -> &str {
 /// fail-open filter cannot be used to steer. Trusted ones stay for Berth to read.
 fn strip() -> String {
     let always = [names::DESTINATION_ENDPOINT, names::ORIGINAL_DST_HOST];
-    always.iter().map(|name| format!("                          - remove: {name}\n")).collect::<String>().trim_end().to_owned()
+    always
+        .iter()
+        .map(|name| format!("                          - remove: {name}\n"))
+        .collect::<String>()
+        .trim_end()
+        .to_owned()
 }
 
 /// Variables that scrape headers are made from must be let into the VM by name.
@@ -123,9 +128,10 @@ fn environment(pool: &Pool) -> String {
 
 fn endpoints(pool: &Pool, args: &EnvoyArgs) -> anyhow::Result<String> {
     let hosts: Vec<(String, u16)> = match (&pool.discovery, &args.dns) {
-        (Discovery::Static(pods), _) => {
-            pods.iter().map(|pod| (pod.socket().ip().to_string(), pod.socket().port())).collect()
-        }
+        (Discovery::Static(pods), _) => pods
+            .iter()
+            .map(|pod| (pod.socket().ip().to_string(), pod.socket().port()))
+            .collect(),
         (Discovery::EnvoyAdmin { .. }, Some(dns)) => {
             let (host, port) = dns.rsplit_once(':').context("--dns must be name:port")?;
             vec![(host.to_owned(), port.parse().context("--dns must be name:port")?)]
@@ -134,8 +140,15 @@ fn endpoints(pool: &Pool, args: &EnvoyArgs) -> anyhow::Result<String> {
             "the pods of cluster {cluster:?} are found by Envoy: say where with --dns name:port (a headless service)"
         ),
     };
-    let kind = if matches!(pool.discovery, Discovery::Static(_)) { "STATIC" } else { "STRICT_DNS" };
-    let mut out = format!("      type: {kind}\n      load_assignment:\n        cluster_name: {}\n", yaml(&cluster_name(pool)));
+    let kind = if matches!(pool.discovery, Discovery::Static(_)) {
+        "STATIC"
+    } else {
+        "STRICT_DNS"
+    };
+    let mut out = format!(
+        "      type: {kind}\n      load_assignment:\n        cluster_name: {}\n",
+        yaml(&cluster_name(pool))
+    );
     out.push_str("        endpoints:\n          - lb_endpoints:\n");
     for (host, port) in hosts {
         let _ = writeln!(
