@@ -18,9 +18,30 @@ const TEMPLATE: &str = include_str!("envoy.yaml");
 
 /// Paths that clients need. Everything else is answered with 404, since engines leave administrative
 /// paths open beside them (/pause, /update_weights, adapter loading).
-const FORWARDED: &str = "/(openai/)?(v1/(chat/completions|completions|responses|messages(/count_tokens)?|embeddings|\
-     pooling|classify|score|rerank|audio/(transcriptions|translations)|models(/.+)?)|v2/rerank|pooling|classify|score|\
-     rerank|tokenize|detokenize|generate)/?";
+const FORWARDED: [&str; 22] = [
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+    "/v1/embeddings",
+    "/v1/pooling",
+    "/v1/classify",
+    "/v1/score",
+    "/v1/rerank",
+    "/v1/audio/transcriptions",
+    "/v1/audio/translations",
+    "/v1/models",
+    "/v2/rerank",
+    "/pooling",
+    "/classify",
+    "/score",
+    "/rerank",
+    "/tokenize",
+    "/detokenize",
+    "/generate",
+    "/generate_stream",
+];
 
 /// Renders the whole file.
 pub fn render(config: &Config, document: &str, args: &EnvoyArgs) -> anyhow::Result<String> {
@@ -34,17 +55,13 @@ pub fn render(config: &Config, document: &str, args: &EnvoyArgs) -> anyhow::Resu
     let wasm = |name: &str| yaml(&Path::new(&args.wasm).join(name).display().to_string());
     let cluster = cluster_name(pool);
     let timeout = format!("{}s", args.timeout);
-    let mut forward = String::from(FORWARDED);
-    for path in &args.forward {
-        let _ = write!(forward, "|{}", regex_escape(path));
-    }
     let values = [
         ("LISTEN_IP", args.listen.ip().to_string()),
         ("LISTEN_PORT", args.listen.port().to_string()),
         ("ADMIN_IP", args.admin.ip().to_string()),
         ("ADMIN_PORT", args.admin.port().to_string()),
+        ("ROUTES", routes(&args.forward)),
         ("CLUSTER", yaml(&cluster)),
-        ("PATHS", yaml(&forward)),
         ("TIMEOUT", timeout),
         ("BODY_LIMIT", BODY_HOLD_RENDERED_BYTES.to_string()),
         ("STRIP", strip()),
@@ -165,13 +182,32 @@ fn yaml(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-fn regex_escape(path: &str) -> String {
+/// One route per path. The first says where to; the others repeat it.
+fn routes(more: &[String]) -> String {
     let mut out = String::new();
-    for c in path.chars() {
-        if !c.is_ascii_alphanumeric() && !matches!(c, '/' | '_' | '-') {
-            out.push('\\');
-        }
-        out.push(c);
+    for (index, path) in FORWARDED
+        .iter()
+        .copied()
+        .chain(more.iter().map(String::as_str))
+        .enumerate()
+    {
+        let to = if index == 0 {
+            format!("\n{}", ROUTE.trim_end())
+        } else {
+            " *pods".to_owned()
+        };
+        let _ = writeln!(out, "{INDENT}- match: {{ path: {} }}\n{INDENT}  route:{to}", yaml(path));
     }
-    out
+    out.trim_end().to_owned()
 }
+
+const INDENT: &str = "                        ";
+const ROUTE: &str = "                            &pods
+                            cluster: @CLUSTER@
+                            timeout: @TIMEOUT@
+                            # A retry takes the next pod of the ranked list that Berth wrote.
+                            retry_policy:
+                              retry_on: connect-failure,refused-stream,reset-before-request,retriable-status-codes
+                              retriable_status_codes: [429, 503]
+                              num_retries: 2
+";
