@@ -4,7 +4,7 @@ use super::*;
 use crate::config::{Adapters, Routing, Scrape};
 use crate::table::{Discovered, Models};
 
-fn pool(discovery: Discovery) -> Pool {
+pub(crate) fn pool(discovery: Discovery) -> Pool {
     Pool {
         name: "llama".into(),
         models: Vec::new(),
