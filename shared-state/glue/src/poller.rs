@@ -186,11 +186,11 @@ impl PollerRoot {
             Effect::Log {
                 severity: Severity::Info,
                 text,
-            } => log::info!("pool {pool}: {text}"),
+            } => log::info!("{text}"),
             Effect::Log {
                 severity: Severity::Warn,
                 text,
-            } => log::warn!("pool {pool}: {text}"),
+            } => log::warn!("{text}"),
             Effect::Count { stat, value } => {
                 let name = names::pool_stat(pool, stat.name());
                 if stat.is_gauge() {
