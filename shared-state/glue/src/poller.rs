@@ -3,7 +3,7 @@
 //! One [`PollerRoot`] per root context, with one pure poller per pool. It is used by the service;
 //! the filter's roots can hold one too where no service can be deployed.
 
-use berth_shared_state::config::Config;
+use berth_shared_state::config::{Config, Role};
 use berth_shared_state::limits::{PAGE_MAX_BYTES, TICK};
 use berth_shared_state::names;
 use berth_shared_state::poll::{Call, CallId, Effect, Event, HeaderValue, Poller, Response, Severity, Target};
@@ -61,9 +61,13 @@ impl PollerRoot {
     pub fn configure(document: &[u8]) -> Option<Self> {
         let config = parse(document)?;
         let seed = seed();
+        if config.role == Role::Reader {
+            log::info!("role is reader: no pod is polled from here");
+        }
         let pools = config
             .pools
             .iter()
+            .filter(|_| config.role != Role::Reader)
             .map(|pool| PoolPoller {
                 name: pool.name.clone(),
                 poller: Poller::new(pool, config.epoch, seed),
