@@ -135,10 +135,42 @@ fn a_models_page_behind_a_key_leaves_the_adapters_unknown() {
         assert_eq!((rig.lines(line), rig.lines("is unknown")), (1, 1));
         assert_eq!(rig.row(POD).failures, 0, "its metrics can be read");
         assert!(
-            rig.asked(models_of(POD)).len() <= 6,
+            rig.asked(models_of(POD)).len() <= 5,
             "a final answer is not asked for again and again"
         );
     }
+}
+
+#[test]
+fn a_pod_that_was_starting_is_asked_for_its_models_as_soon_as_it_answers() {
+    let mut rig = Rig::new(&fixed_pool(&[POD]));
+    rig.run(20_000, |_| Reply::Says(404, b""));
+    let before = rig.asked(models_of(POD)).len();
+    while rig.poller.pods[&address(POD)].row.failures > 0 {
+        rig.tick(idle);
+    }
+    rig.run(100, idle);
+    assert_eq!(rig.asked(models_of(POD)).len(), before + 1);
+    let scraped = rig.asked(metrics_of(POD)).last().copied();
+    assert!(
+        rig.asked(models_of(POD)).last().copied() <= scraped.map(|at| at + 100),
+        "at the next tick"
+    );
+}
+
+#[test]
+fn the_longest_context_is_that_of_the_shortest_base() {
+    let mut rig = Rig::new(&fixed_pool(&[POD]));
+    let base = |id: &str, len| Model {
+        max_model_len: len,
+        ..model(id, None)
+    };
+    let len = |n| Some(crate::units::Tokens(n));
+    rig.run(1_200, |target| match target {
+        Target::Models(_) => Reply::Lists(vec![base("a", len(8_192)), base("b", len(4_096)), base("c", None)]),
+        target => idle(target),
+    });
+    assert_eq!(rig.row(POD).models.as_ref().unwrap().max_model_len, len(4_096));
 }
 
 #[track_caller]
@@ -253,7 +285,8 @@ fn rates_need_two_scrapes_and_smooth_the_rest() {
     assert_eq!(rate(500.0, 3_000), Some(130.0), "100 + 0.3 x (200 - 100)");
     assert_eq!(rate(500.0, 3_000), Some(130.0), "no time passed");
     assert_eq!(rate(500.0, 4_000), Some(91.0), "130 + 0.3 x (0 - 130)");
-    assert_eq!(rate(10.0, 5_000), None, "a fall is a restart");
+    assert_eq!(rate(490.0, 5_000), None, "a fall, however small, is a restart");
+    assert_eq!(rate(590.0, 6_000), Some(100.0), "nothing of the old process is left");
 }
 
 #[test]

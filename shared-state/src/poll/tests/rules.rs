@@ -151,6 +151,31 @@ fn a_pod_may_ask_for_more_time_but_not_for_ever() {
 }
 
 #[test]
+fn a_pod_that_answers_just_before_its_slot_is_busy_and_gets_a_pause() {
+    let mut schedule = Schedule::at_once(Millis(1_000));
+    let mut after = |at| {
+        schedule.succeeded(Now {
+            wall: UnixMillis(at),
+            steady: Millis(at),
+        });
+        schedule.due.0
+    };
+    assert_eq!(
+        [after(5_000), after(5_749), after(5_750), after(5_999)],
+        [6_000, 6_000, 7_000, 7_000]
+    );
+}
+
+#[test]
+fn pods_that_failed_together_part() {
+    let mut rng = fastrand::Rng::with_seed(1);
+    let waits: std::collections::BTreeSet<u64> = (0..20)
+        .map(|_| schedule::back_off(Millis(1_000), 4, &mut rng).0)
+        .collect();
+    assert!(waits.len() > 10);
+}
+
+#[test]
 fn a_back_off_stays_within_its_bounds() {
     let mut rng = fastrand::Rng::with_seed(1);
     for (step, failures, full) in [
