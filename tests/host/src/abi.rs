@@ -3,6 +3,8 @@
 //! Taken from `include/proxy-wasm/wasm.h` and `pairs_util.cc` of proxy-wasm-cpp-host. Only what the host needs; the
 //! guest's side of the same numbers is the SDK's, so that the two cannot agree on a mistake.
 
+use std::fmt;
+
 /// Result of a host call (`WasmResult`); only what this host gives.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,8 +85,15 @@ impl BufferKind {
 }
 
 /// An ordered header map with lower-case names, as Envoy keeps it. Values are bytes: a client may send any.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Headers(Vec<(String, Vec<u8>)>);
+
+impl fmt::Debug for Headers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let readable = |(name, value): &(String, Vec<u8>)| (name.clone(), String::from_utf8_lossy(value).into_owned());
+        f.debug_map().entries(self.0.iter().map(readable)).finish()
+    }
+}
 
 impl Headers {
     /// The first value of `name`.

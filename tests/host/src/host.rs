@@ -86,6 +86,8 @@ pub struct Settings {
     /// Stream buffer limit, bytes. Envoy: 1 MiB; Istio's EDGE profile: 32 KiB.
     pub buffer_limit: usize,
     pub cas_rules: CasRules,
+    /// Instructions one callback may take before it counts as an endless loop. Envoy has no such limit; a test must end.
+    pub fuel_per_callback: u64,
 }
 
 impl Default for Settings {
@@ -96,6 +98,7 @@ impl Default for Settings {
             seed: 1,
             buffer_limit: 1024 * 1024,
             cas_rules: CasRules::Envoy,
+            fuel_per_callback: 20_000_000_000,
         }
     }
 }

@@ -1,11 +1,11 @@
 //! The `proxy_*` imports: reading arguments from the guest's memory and writing results back.
 //!
-//! Written after `exports.cc` of proxy-wasm-cpp-host. Not there on purpose: gRPC, shared queues, `proxy_done`,
-//! `proxy_get_status` and the like. A module that imports one of them is refused by name when it is instantiated.
+//! Written after `exports.cc` of proxy-wasm-cpp-host. Not imitated on purpose: gRPC, shared queues, DNS and a few more.
+//! They can be imported, since the SDK's traits drag them in, but calling one is a trap that names it.
 
 use crate::abi::Status;
 use crate::vm::VmState;
-use wasmtime::{Caller, Linker};
+use wasmtime::{Caller, FuncType, Linker, ValType};
 
 mod http;
 mod process;
@@ -55,8 +55,33 @@ pub(crate) fn linker() -> wasmtime::Result<Linker<VmState>> {
     process::link(&mut linker)?;
     http::link(&mut linker)?;
     crate::wasi::link(&mut linker)?;
+    for (name, arguments) in NOT_IMITATED {
+        let arguments = std::iter::repeat_n(ValType::I32, arguments);
+        let kind = FuncType::new(crate::engine::engine(), arguments, [ValType::I32]);
+        linker.func_new("env", name, kind, move |_, _, _| {
+            wasmtime::bail!("this host does not imitate {name}")
+        })?;
+    }
     Ok(linker)
 }
+
+/// What Envoy has besides, with the number of arguments, all of them i32.
+const NOT_IMITATED: [(&str, usize); 14] = [
+    ("proxy_done", 0),
+    ("proxy_get_status", 3),
+    ("proxy_get_header_map_size", 2),
+    ("proxy_get_buffer_status", 3),
+    ("proxy_register_shared_queue", 3),
+    ("proxy_resolve_shared_queue", 5),
+    ("proxy_dequeue_shared_queue", 3),
+    ("proxy_enqueue_shared_queue", 3),
+    ("proxy_grpc_call", 12),
+    ("proxy_grpc_stream", 9),
+    ("proxy_grpc_send", 4),
+    ("proxy_grpc_cancel", 1),
+    ("proxy_grpc_close", 1),
+    ("envoy_resolve_dns", 3),
+];
 
 /// While the module initialises only logging is open (`setRestrictedCallback`).
 pub(crate) fn admit(guest: &Guest<'_>, name: &str) -> wasmtime::Result<()> {

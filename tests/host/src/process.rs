@@ -29,6 +29,7 @@ pub(crate) struct Process {
     pub(crate) callouts: Callouts,
     pub(crate) log: Vec<LogLine>,
     pub(crate) log_level: LogLevel,
+    pub(crate) fuel_per_callback: u64,
     random: u64,
 }
 
@@ -41,6 +42,7 @@ impl Process {
             callouts: Callouts::default(),
             log: Vec::new(),
             log_level: LogLevel::Trace,
+            fuel_per_callback: settings.fuel_per_callback,
             random: settings.seed,
         }
     }

@@ -19,9 +19,6 @@ use wasmtime::{TypedFunc, Val};
 /// Largest linear memory (`limits.h` of proxy-wasm-cpp-host), in bytes.
 const MEMORY_LIMIT: usize = 1 << 30;
 
-/// Instructions one callback may take before it counts as an endless loop. Envoy has no such limit; a test must end.
-const FUEL_PER_CALL: u64 = 20_000_000_000;
-
 /// Something a host call asked for that must wait until the guest has returned.
 pub(crate) enum Action {
     Resume(StreamRef, Direction),
@@ -189,7 +186,8 @@ impl Vm {
         let mut store = Store::new(engine::engine(), state);
         store.limiter(|state| &mut state.limits);
         let fault = |error: wasmtime::Error| anyhow::anyhow!("{error:?}");
-        store.set_fuel(FUEL_PER_CALL).map_err(fault)?;
+        let fuel = process.borrow().fuel_per_callback;
+        store.set_fuel(fuel).map_err(fault)?;
         refuse_unknown_imports(module, linker, &mut store)?;
         let instance = linker.instantiate(&mut store, module).map_err(fault)?;
         let memory = instance.get_memory(&mut store, "memory");
@@ -243,11 +241,12 @@ impl Vm {
         let args: Vec<Val> = args.iter().map(|arg| Val::I32(*arg as i32)).collect();
         let returns = function.ty(&self.store).results().len();
         let mut results = vec![Val::I32(0); returns];
+        let fuel = self.state().process.borrow().fuel_per_callback;
         let done = self
             .store
-            .set_fuel(FUEL_PER_CALL)
+            .set_fuel(fuel)
             .and_then(|()| function.call(&mut self.store, &args, &mut results));
-        self.fuel_used += FUEL_PER_CALL - self.store.get_fuel().unwrap_or(0);
+        self.fuel_used += fuel - self.store.get_fuel().unwrap_or(0);
         if let Err(error) = done {
             self.fail(&format!("Function: {export} failed: {error:?}"));
             return Called::Failed;

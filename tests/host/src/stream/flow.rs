@@ -123,7 +123,10 @@ impl Host {
         let step = match verdict {
             Verdict::Over => return Step::Over,
             Verdict::Continue { called } if side.iteration == Iteration::Flowing => {
-                side.pass_body(&chunk);
+                // Resumed earlier, from outside: the part is in the buffer and goes on with it.
+                let mut body = std::mem::take(&mut side.held);
+                body.extend(chunk);
+                side.pass_body(&body);
                 went_on(called)
             }
             Verdict::Continue { called } => {
