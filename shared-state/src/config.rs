@@ -1,4 +1,35 @@
 //! The one configuration document: JSON -> [`Config`], all errors at once.
+//!
+//! ```text
+//!  bytes -> json.rs -> check.rs + relations.rs -> extract.rs -> Config
+//!                          ^ walks
+//!                      options.rs (written in the words of schema.rs)
+//!                          v prints
+//!                      reference.rs -> docs/configuration.md, config.schema.json
+//! ```
+//!
+//! Every option stands once, in `options.rs`. Deliberately not here: reading a file, the
+//! environment, or anything else of the host; a document is checked the same everywhere.
+
+mod check;
+mod extract;
+mod json;
+mod options;
+mod reference;
+mod relations;
+mod schema;
+mod values;
+
+#[cfg(test)]
+mod tests;
+
+use core::fmt;
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh64::xxh64;
+
+pub use reference::{json_schema, reference_markdown};
+pub use values::{duration_text, size_text};
 
 use crate::pod::PodAddress;
 use crate::sample::Engine;
@@ -15,8 +46,42 @@ pub struct Config {
     pub body: Body,
     /// What may be shown to clients and operators.
     pub status: StatusPage,
+    /// Whether this context scrapes.
+    pub role: Role,
+    /// The proxy around the wasm.
+    pub host: Host,
     /// xxh64 of the document's bytes: tells tables of different configs apart.
     pub epoch: u64,
+}
+
+/// Who scrapes the pods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// One context of the process, whoever holds the lease.
+    #[default]
+    Auto,
+    /// This context may.
+    Poller,
+    /// This context never does.
+    Reader,
+}
+
+/// The proxy around the wasm.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Host {
+    /// Ask the proxy.
+    #[default]
+    Auto,
+    /// Envoy, also as Istio's or Envoy Gateway's.
+    Envoy,
+    /// nginx or OpenResty with WasmX.
+    Nginx,
+    /// Kong with WasmX.
+    Kong,
+    /// APISIX with wasm-nginx-module.
+    Apisix,
 }
 
 /// One pool: pods that serve the same base models.
@@ -73,6 +138,8 @@ pub struct Scrape {
     pub address_header: String,
     /// Headers whose values come from the VM's environment: (header, variable). Never printed.
     pub headers: Vec<(String, String)>,
+    /// `:scheme` of the callout is https.
+    pub tls: bool,
 }
 
 /// Adapter behaviour of a pool.
@@ -100,7 +167,7 @@ pub struct Routing {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trust {
     /// Headers of a declared trusted hop, in lower case. Only names in
-    /// [`crate::names::STRIPPED`] that a client may not send by itself.
+    /// [`crate::names::TRUSTABLE`].
     pub headers: Vec<String>,
 }
 
@@ -118,10 +185,10 @@ pub struct StatusPage {
     pub decision_header: bool,
 }
 
-/// One thing wrong with a document.
+/// One thing wrong with a document. Values that may be secrets are not in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    /// For example `pools[0].scrape.interval`.
+    /// For example `pools[0].scrape.interval`, or `line 3 column 5` where the JSON itself is broken.
     pub path: String,
     /// The value found, shortened.
     pub value: String,
@@ -129,12 +196,42 @@ pub struct ConfigError {
     pub rule: String,
 }
 
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: {}", self.path, self.value, self.rule)
+    }
+}
+
+impl core::error::Error for ConfigError {}
+
 impl Config {
     /// Parses and checks a document.
     ///
     /// # Errors
-    /// Every mistake in it, not only the first.
-    pub fn parse(_document: &[u8]) -> Result<Self, Vec<ConfigError>> {
-        Err(Vec::new())
+    /// Every mistake in it, in its order, not only the first; a document that is not JSON has one.
+    pub fn parse(document: &[u8]) -> Result<Self, Vec<ConfigError>> {
+        let json = json::parse(document).map_err(|error| vec![error])?;
+        let (checked, mut report) = check::document(&json);
+        let check::Is::Record(record) = &checked.is else {
+            return Err(report.finish());
+        };
+        relations::check(record, &mut report);
+        let errors = report.finish();
+        if errors.is_empty() {
+            Ok(extract::config(record, xxh64(document, 0)))
+        } else {
+            Err(errors)
+        }
+    }
+
+    /// The config of one pool, `pods`, of these pods, with every default.
+    ///
+    /// # Errors
+    /// As [`Self::parse`], for example without a pod.
+    pub fn minimal(pods: &[PodAddress]) -> Result<Self, Vec<ConfigError>> {
+        let pods: Vec<String> = pods.iter().map(PodAddress::to_string).collect();
+        let pool = serde_json::json!({"name": "pods", "discovery": {"static": pods}});
+        let document = serde_json::json!({"pools": [pool]});
+        Self::parse(document.to_string().as_bytes())
     }
 }

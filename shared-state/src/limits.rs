@@ -10,6 +10,18 @@ pub const SEALED_MAX_BYTES: usize = 1 << 20;
 pub const PODS_MAX: usize = 4096;
 /// Pools in one config.
 pub const POOLS_MAX: usize = 64;
+/// Base names that a config may give a pool. Pods list their own, so this is for aliases.
+pub const POOL_MODELS_MAX: usize = 64;
+/// Bytes of a config document: [`POOLS_MAX`] full pools of 24-byte addresses are 6 MiB.
+pub const DOCUMENT_MAX_BYTES: usize = 8 << 20;
+/// Nesting of a config document. The deepest option stands at depth 6.
+pub const DOCUMENT_DEPTH_MAX: usize = 16;
+/// Errors reported for one document. Nobody reads more, and a log line per key of a wrong file is worse.
+pub const CONFIG_ERRORS_MAX: usize = 256;
+/// Characters of a value that an error message repeats.
+pub const SHOWN_VALUE_MAX_CHARS: usize = 60;
+/// Bytes of a config key that is compared with known keys, or shown as it is.
+pub const KEY_MAX_BYTES: usize = 64;
 /// Distinct model and adapter names in one table.
 pub const NAMES_MAX: usize = 4096;
 /// Bytes of one model or adapter name; a longer one is not a header value either.
@@ -24,12 +36,58 @@ pub const ADAPTERS_PER_POD_MAX: usize = 1024;
 pub const SCRAPE_INTERVAL: Millis = Millis(1_000);
 /// Shortest scrape interval a config may ask for.
 pub const SCRAPE_INTERVAL_MIN: Millis = Millis(200);
+/// Longest scrape interval. Beyond it a reading says nothing about a queue that turns over in seconds.
+pub const SCRAPE_INTERVAL_MAX: Millis = Millis(60_000);
 /// Time between two reads of a pod's /v1/models.
 pub const MODELS_INTERVAL: Millis = Millis(10_000);
+/// Shortest time between two reads of /v1/models: the page changes by hand, not by load.
+pub const MODELS_INTERVAL_MIN: Millis = Millis(1_000);
+/// Longest time between two reads of /v1/models. An unknown name is refused only under pages younger
+/// than two intervals.
+pub const MODELS_INTERVAL_MAX: Millis = Millis(600_000);
 /// One scrape may take this long. A busy engine answers slowly.
 pub const SCRAPE_TIMEOUT: Millis = Millis(1_000);
 /// A reading is fresh for this many scrape intervals: one lost scrape and a slow answer fit in.
 pub const FRESH_INTERVALS: u64 = 3;
+/// Least patience for one scrape: below it a busy engine looks dead.
+pub const SCRAPE_TIMEOUT_MIN: Millis = Millis(50);
+/// Most patience for one scrape: one call is open per pod, so a hanging pod is unread this long.
+pub const SCRAPE_TIMEOUT_MAX: Millis = Millis(10_000);
+/// Extra headers of one scrape: authentication, and a few a gateway in between may want.
+pub const SCRAPE_HEADERS_MAX: usize = 16;
+/// Bytes of the path of a metrics page.
+pub const PATH_MAX_BYTES: usize = 1024;
+/// Bytes of a cluster name. Istio's are the longest seen, below 200.
+pub const CLUSTER_MAX_BYTES: usize = 256;
+/// Bytes of the name of an environment variable.
+pub const VARIABLE_MAX_BYTES: usize = 128;
+/// Bytes of a header name in a config.
+pub const HEADER_NAME_MAX_BYTES: usize = 64;
+/// A reading older than this many scrape intervals says nothing, unless configured.
+pub const STALE_AFTER_INTERVALS: u64 = 5;
+/// Fewer intervals than this, and one lost scrape makes a healthy pod unknown.
+pub const STALE_AFTER_INTERVALS_MIN: u64 = 3;
+/// Shortest time a reading may be believed, from the shortest interval.
+pub const STALE_AFTER_MIN: Millis = Millis(STALE_AFTER_INTERVALS_MIN * SCRAPE_INTERVAL_MIN.0);
+/// Readings up to this age are used even under short scrape intervals.
+pub const STALE_AFTER_FLOOR: Millis = Millis(5_000);
+/// Longest time a reading may be believed: it allows ten intervals of the longest kind.
+pub const STALE_AFTER_MAX: Millis = Millis(600_000);
+
+/// What a cold adapter costs. Far more than its load time: the load stalls the batch, evicts another
+/// adapter and starts a second home for it (DESIGN.md: a true price did worse than this one).
+pub const COLD_LOAD: Millis = Millis(20_000);
+/// Highest price of a cold adapter: beyond it every warm pod wins anyway.
+pub const COLD_LOAD_MAX: Millis = Millis(600_000);
+/// Prefill rate of a pod before anything was observed, in tokens per second: the order of one data
+/// centre GPU with a model of 7 to 8 billion parameters. Replaced by what is observed.
+pub const PREFILL_TOKENS_PER_SECOND: u32 = 8_000;
+/// Highest prefill rate, in tokens per second: a thousand such GPUs behind one address.
+pub const PREFILL_TOKENS_PER_SECOND_MAX: u32 = 8_000_000;
+/// Output tokens expected of a request that names no bound: a chat answer.
+pub const EXPECTED_OUTPUT_TOKENS: u32 = 256;
+/// Most output tokens expected: the longest contexts served today.
+pub const EXPECTED_OUTPUT_TOKENS_MAX: u32 = 1 << 20;
 /// Largest metrics page that is read. Real vLLM pages are 48 to 83 KB.
 pub const PAGE_MAX_BYTES: usize = 4 << 20;
 /// Wanted series of one metrics page (LoRA clocks, of which only the newest is kept, not counted):
@@ -53,6 +111,10 @@ pub const TICK: Millis = Millis(100);
 
 /// Bytes of a request body held by default, under Envoy's 1 MiB stream buffer.
 pub const BODY_HOLD_BYTES: usize = 768 << 10;
+/// Least that may be held: below it not even the model's name is likely to be inside.
+pub const BODY_HOLD_MIN_BYTES: usize = 4 << 10;
+/// Most that may be held: wasm memory ends at 1 GiB and many requests are held at once.
+pub const BODY_HOLD_MAX_BYTES: usize = 64 << 20;
 /// Bytes held where the rendered routes raise `request_body_buffer_limit`.
 pub const BODY_HOLD_RENDERED_BYTES: usize = 16 << 20;
 
@@ -92,3 +154,6 @@ pub const AVOID_FIRST: Millis = Millis(3_000);
 pub const AVOID_MAX: Millis = Millis(30_000);
 /// Two different requests must meet a 5xx within this time before the pod is blamed for it.
 pub const ERROR_PAIR_WINDOW: Millis = Millis(10_000);
+const _: () = assert!(STALE_AFTER_INTERVALS >= STALE_AFTER_INTERVALS_MIN);
+const _: () = assert!(STALE_AFTER_INTERVALS * SCRAPE_INTERVAL_MAX.0 <= STALE_AFTER_MAX.0);
+const _: () = assert!(BODY_HOLD_MIN_BYTES <= BODY_HOLD_BYTES && BODY_HOLD_RENDERED_BYTES <= BODY_HOLD_MAX_BYTES);

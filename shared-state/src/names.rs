@@ -42,6 +42,25 @@ pub const STRIPPED: [&str; 12] = [
     DECISION,
 ];
 
+/// Steering inputs that `trust.headers` may name. The others of [`STRIPPED`] pick the pod itself or
+/// are written by Berth: no hop is trusted with them.
+pub const TRUSTABLE: [&str; 9] = [
+    ENDPOINT_SUBSET,
+    OBJECTIVE[0],
+    OBJECTIVE[1],
+    FAIRNESS_ID[0],
+    FAIRNESS_ID[1],
+    MODEL_NAME,
+    BASE_MODEL_NAME,
+    REQUEST_TIMEOUT_MS,
+    SESSION,
+];
+
+/// Callout cluster that dials an exact pod, unless the config names another.
+pub const SCRAPE_CLUSTER: &str = "berth_scrape";
+/// Callout cluster that reaches Envoy's admin listener, unless the config names another.
+pub const ADMIN_CLUSTER: &str = "berth_admin";
+
 /// Root ids: which role a root context plays.
 pub const ROOT_FILTER: &str = "berth_filter";
 /// Root id of the companion service.

@@ -1,12 +1,118 @@
-//! `berth validate`
+//! `berth validate`: every error of a config at once, or what the config means.
+//!
+//! Deliberately not here: any rule. They stand with the options in `berth-shared-state`.
 
+use std::fs::File;
+use std::io::{Read, Write, stdin, stdout};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+use anyhow::Context;
+use berth_shared_state::config::{Config, ConfigError, Discovery, Pool, duration_text, size_text};
+use berth_shared_state::limits::DOCUMENT_MAX_BYTES;
 
 /// Arguments of `berth validate`.
 #[derive(clap::Args)]
-pub struct Args {}
+#[command(after_help = "\
+Prints every error on a line of its own: path: value: rule. Nothing of the host is asked; variables
+of the environment are not read.
+
+Exit codes: 0 the config is valid, 1 it is not, 2 it cannot be read.
+
+Example:
+  $ echo '{\"pools\": [{\"name\": \"llama\", \"discovery\": {\"static\": [\"10.0.0.1\"]}}]}' | berth validate -
+  pools[0].discovery.static[0]: \"10.0.0.1\": must be ip:port, for example 10.0.0.1:8000 ...")]
+pub struct Args {
+    /// The config, a JSON document; `-` reads it from standard input.
+    file: PathBuf,
+}
 
 /// Runs it; the exit code is the answer.
-pub fn run(_args: &Args) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("not written yet")
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let document = read(&args.file)?;
+    let (text, code) = match Config::parse(&document) {
+        Ok(config) => (summary(&config), ExitCode::SUCCESS),
+        Err(errors) => (lines(&errors), ExitCode::FAILURE),
+    };
+    stdout().write_all(text.as_bytes()).context("cannot write the answer")?;
+    Ok(code)
+}
+
+/// Reads one byte more than a document may have, so that a longer one is seen to be longer.
+fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
+    let most = DOCUMENT_MAX_BYTES as u64 + 1;
+    let mut document = Vec::new();
+    if file == Path::new("-") {
+        stdin()
+            .take(most)
+            .read_to_end(&mut document)
+            .context("cannot read standard input")?;
+    } else {
+        File::open(file)
+            .and_then(|open| open.take(most).read_to_end(&mut document))
+            .with_context(|| format!("cannot read {}", file.display()))?;
+    }
+    Ok(document)
+}
+
+fn lines(errors: &[ConfigError]) -> String {
+    errors.iter().map(|error| format!("{error}\n")).collect()
+}
+
+fn summary(config: &Config) -> String {
+    let mut lines = vec![format!("valid: {}", counted(config.pools.len(), "pool"))];
+    lines.extend(config.pools.iter().flat_map(pool_lines));
+    lines.push(format!(
+        "bodies:  up to {} of a request are held",
+        size_text(config.body.hold_bytes as u64)
+    ));
+    lines.push(match config.trust.headers.as_slice() {
+        [] => "trusted: no steering header; every copy is removed".to_owned(),
+        headers => format!(
+            "trusted: {}; every other steering header is removed",
+            headers.join(", ")
+        ),
+    });
+    if config.status.decision_header {
+        lines.push("shown:   every response has x-berth-decision".to_owned());
+    }
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+fn pool_lines(pool: &Pool) -> Vec<String> {
+    let pods = match &pool.discovery {
+        Discovery::Static(pods) => counted(pods.len(), "pod"),
+        Discovery::EnvoyAdmin { cluster, interval, .. } => format!(
+            "the hosts of cluster {cluster}, listed every {}",
+            duration_text(*interval)
+        ),
+    };
+    let engine = pool
+        .engine
+        .and_then(|engine| serde_json::to_value(engine).ok())
+        .and_then(|name| name.as_str().map(str::to_owned));
+    let models = match pool.models.as_slice() {
+        [] => "models learned from the pods".to_owned(),
+        models => format!("models {} and what the pods list", models.join(", ")),
+    };
+    let engine = engine.map_or_else(|| "engine detected".to_owned(), |engine| format!("engine {engine}"));
+    let scrape = &pool.scrape;
+    let times = format!(
+        "  scraped every {} (patience {}), models every {}, a reading counts for {}",
+        duration_text(scrape.interval),
+        duration_text(scrape.timeout),
+        duration_text(scrape.models_interval),
+        duration_text(pool.routing.stale_after)
+    );
+    let sent = scrape.headers.iter();
+    let sent = sent.map(|(header, variable)| format!("  scrapes send {header} from the variable {variable}"));
+    let mut lines = vec![format!("pool {}: {pods}; {engine}; {models}", pool.name), times];
+    lines.extend(sent);
+    lines
+}
+
+fn counted(count: usize, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{plural}")
 }

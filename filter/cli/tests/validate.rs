@@ -1,0 +1,121 @@
+//! `berth validate` as a person or a pipeline runs it.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+fn validate(document: &[u8]) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_berth"))
+        .args(["validate", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(document).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+#[track_caller]
+fn check(document: &str, code: i32, printed: &str) {
+    let output = validate(document.as_bytes());
+    assert_eq!(String::from_utf8_lossy(&output.stdout), printed);
+    assert_eq!(output.status.code(), Some(code));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+#[test]
+fn a_valid_config_is_summed_up() {
+    check(
+        r#"{"pools": [{"name": "llama", "discovery": {"static": ["10.0.0.1:8000", "10.0.0.2:8000"]}}]}"#,
+        0,
+        "\
+valid: 1 pool
+pool llama: 2 pods; engine detected; models learned from the pods
+  scraped every 1s (patience 1s), models every 10s, a reading counts for 5s
+bodies:  up to 768KiB of a request are held
+trusted: no steering header; every copy is removed
+",
+    );
+    check(
+        r#"{
+          "pools": [
+            {"name": "a", "engine": "llama-cpp", "models": ["m", "n"], "discovery": {"static": ["10.0.0.1:8000"]}},
+            {"name": "b", "discovery": {"envoy_admin": {"cluster": "c"}}, 
+             "scrape": {"interval": "2500ms", "headers": {"authorization": {"env": "KEY_HEADER"}}}}
+          ],
+          "trust": {"headers": ["x-session-id"]}, "body": {"hold": "16MiB"}, "status": {"decision_header": true}
+        }"#,
+        0,
+        "\
+valid: 2 pools
+pool a: 1 pod; engine llama-cpp; models m, n and what the pods list
+  scraped every 1s (patience 1s), models every 10s, a reading counts for 5s
+pool b: the hosts of cluster c, listed every 1s; engine detected; models learned from the pods
+  scraped every 2500ms (patience 1s), models every 10s, a reading counts for 12500ms
+  scrapes send authorization from the variable KEY_HEADER
+bodies:  up to 16MiB of a request are held
+trusted: x-session-id; every other steering header is removed
+shown:   every response has x-berth-decision
+",
+    );
+}
+
+#[test]
+fn every_error_has_a_line() {
+    check(
+        r#"{"pools": [{"name": "A", "discovery": {"static": ["pod:80"]}}]}"#,
+        1,
+        "\
+pools[0].name: \"A\": must be 1 to 63 of `a-z`, `0-9` and `-`, not starting with `-`
+pools[0].discovery.static[0]: \"pod:80\": must be ip:port, for example 10.0.0.1:8000 or [fd00::1]:8000; names are not accepted
+",
+    );
+    check(
+        "{\"pools\": [],}",
+        1,
+        "line 1 column 14: '}': not JSON (trailing comma): remove the comma before the closing bracket\n",
+    );
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_told_apart_from_a_wrong_one() {
+    let output = Command::new(env!("CARGO_BIN_EXE_berth"))
+        .args(["validate", "no-such-file.json"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot read no-such-file.json"));
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn a_file_is_read_by_its_name() {
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("validate-empty.json");
+    std::fs::write(&path, "{}").unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_berth"))
+        .arg("validate")
+        .arg(&path)
+        .output()
+        .unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(
+        printed,
+        "pools: absent: required, must be a list of 1 to 64 pools with different names\n"
+    );
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn help_has_an_example() {
+    let output = Command::new(env!("CARGO_BIN_EXE_berth"))
+        .args(["validate", "--help"])
+        .output()
+        .unwrap();
+    let help = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        help.contains("| berth validate -") && help.contains("Exit codes"),
+        "{help}"
+    );
+}

@@ -1,0 +1,176 @@
+//! From a checked document to the typed config. Nothing here can fail: the checker put every option
+//! of the description into its record. A key that the description does not have trips an assertion
+//! in every test.
+
+use serde::de::DeserializeOwned;
+use serde::de::value::{Error, StrDeserializer};
+
+use super::check::{Is, Record};
+use super::{Adapters, Body, Config, Discovery, Pool, Routing, Scrape, StatusPage, Trust};
+use crate::limits::{STALE_AFTER_FLOOR, STALE_AFTER_INTERVALS};
+use crate::pod::PodAddress;
+use crate::units::Millis;
+
+static UNSET: Is = Is::Unset;
+static EMPTY: Record = Record::EMPTY;
+
+impl Record {
+    fn is(&self, key: &str) -> &Is {
+        let found = self.find(key);
+        debug_assert!(found.is_some(), "no option {key} in the description");
+        found.map_or(&UNSET, |checked| &checked.is)
+    }
+
+    fn flag(&self, key: &str) -> bool {
+        matches!(self.is(key), Is::Bool(true))
+    }
+
+    fn number(&self, key: &str) -> Option<u64> {
+        match self.is(key) {
+            Is::Number(number) => Some(*number),
+            _ => None,
+        }
+    }
+
+    fn millis(&self, key: &str) -> Millis {
+        Millis(self.number(key).unwrap_or_default())
+    }
+
+    fn count(&self, key: &str) -> u32 {
+        self.number(key)
+            .and_then(|count| count.try_into().ok())
+            .unwrap_or_default()
+    }
+
+    fn word(&self, key: &str) -> Option<String> {
+        match self.is(key) {
+            Is::Word(word) => Some(word.clone()),
+            _ => None,
+        }
+    }
+
+    fn name(&self, key: &str) -> String {
+        self.word(key).unwrap_or_default()
+    }
+
+    /// A choice, by the names that serde gives its variants.
+    fn choice<T: DeserializeOwned>(&self, key: &str) -> Option<T> {
+        let word = self.word(key)?;
+        T::deserialize(StrDeserializer::<Error>::new(&word)).ok()
+    }
+
+    fn record(&self, key: &str) -> &Self {
+        match self.is(key) {
+            Is::Record(record) => record,
+            _ => &EMPTY,
+        }
+    }
+
+    fn items<T>(&self, key: &str, take: impl Fn(&Is) -> Option<T>) -> Vec<T> {
+        match self.is(key) {
+            Is::List(items) => items.iter().filter_map(|item| take(&item.is)).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn words(&self, key: &str) -> Vec<String> {
+        self.items(key, |item| match item {
+            Is::Word(word) => Some(word.clone()),
+            _ => None,
+        })
+    }
+
+    fn addresses(&self, key: &str) -> Vec<PodAddress> {
+        self.items(key, |item| match item {
+            Is::Address(address) => Some(*address),
+            _ => None,
+        })
+    }
+}
+
+/// The config of a document without errors.
+pub(super) fn config(document: &Record, epoch: u64) -> Config {
+    let pools = document.items("pools", |pool| match pool {
+        Is::Record(record) => Some(pool_of(record)),
+        _ => None,
+    });
+    Config {
+        pools,
+        trust: Trust {
+            headers: document.record("trust").words("headers"),
+        },
+        body: Body {
+            hold_bytes: document.record("body").count("hold") as usize,
+        },
+        status: StatusPage {
+            decision_header: document.record("status").flag("decision_header"),
+        },
+        role: document.choice("role").unwrap_or_default(),
+        host: document.choice("host").unwrap_or_default(),
+        epoch,
+    }
+}
+
+fn pool_of(pool: &Record) -> Pool {
+    let scrape = scrape(pool.record("scrape"));
+    let adapters = pool.record("adapters");
+    let routing = routing(pool.record("routing"), scrape.interval);
+    Pool {
+        name: pool.name("name"),
+        models: pool.words("models"),
+        engine: pool.choice("engine"),
+        discovery: discovery(pool.record("discovery")),
+        adapters: Adapters {
+            resolver: adapters.flag("resolver"),
+            cold_load: adapters.millis("cold_load"),
+        },
+        scrape,
+        routing,
+    }
+}
+
+fn discovery(discovery: &Record) -> Discovery {
+    match discovery.is("envoy_admin") {
+        Is::Record(admin) => Discovery::EnvoyAdmin {
+            cluster: admin.name("cluster"),
+            admin: admin.name("admin"),
+            interval: admin.millis("interval"),
+        },
+        _ => Discovery::Static(discovery.addresses("static")),
+    }
+}
+
+fn scrape(scrape: &Record) -> Scrape {
+    let headers = match scrape.is("headers") {
+        Is::Headers(headers) => headers.as_slice(),
+        _ => &[],
+    };
+    let variable = |source: &Is| match source {
+        Is::Record(source) => source.word("env"),
+        _ => None,
+    };
+    Scrape {
+        path: scrape.word("path"),
+        port: scrape.number("port").and_then(|port| port.try_into().ok()),
+        interval: scrape.millis("interval"),
+        timeout: scrape.millis("timeout"),
+        models_interval: scrape.millis("models_interval"),
+        cluster: scrape.name("cluster"),
+        address_header: scrape.name("address_header"),
+        headers: headers
+            .iter()
+            .filter_map(|(name, source)| Some((name.clone(), variable(&source.is)?)))
+            .collect(),
+        tls: scrape.flag("tls"),
+    }
+}
+
+fn routing(routing: &Record, interval: Millis) -> Routing {
+    let stale_after = routing.number("stale_after").map(Millis);
+    Routing {
+        prefill_tokens_per_second: routing.count("prefill_tokens_per_second"),
+        expected_output_tokens: routing.count("expected_output_tokens"),
+        stale_after: stale_after
+            .unwrap_or_else(|| Millis(STALE_AFTER_INTERVALS.saturating_mul(interval.0)).max(STALE_AFTER_FLOOR)),
+    }
+}

@@ -1,0 +1,128 @@
+//! Rules between two options. They look at what the walk could read and skip what it could not, so
+//! that they add to its errors instead of hiding behind them.
+
+use core::net::SocketAddr;
+
+use hashbrown::HashMap;
+
+use super::check::{Checked, Is, Record, Report, identity};
+use super::values::duration_text;
+use crate::limits::STALE_AFTER_INTERVALS_MIN;
+use crate::units::Millis;
+
+/// Checks the document.
+pub(super) fn check(document: &Record, report: &mut Report) {
+    let Some(Is::List(pools)) = is(document, "pools") else {
+        return;
+    };
+    let mut seen = Seen::default();
+    for (index, pool) in pools.iter().enumerate() {
+        let Is::Record(pool) = &pool.is else { continue };
+        name(index, pool, &mut seen, report);
+        staleness(index, pool, report);
+        let Some(Is::Record(discovery)) = is(pool, "discovery") else {
+            continue;
+        };
+        addresses(index, discovery, &mut seen, report);
+        envoy(index, document, discovery, &mut seen, report);
+    }
+}
+
+/// Where things stood that may stand once.
+#[derive(Default)]
+struct Seen<'a> {
+    names: HashMap<&'a str, usize>,
+    addresses: HashMap<SocketAddr, (usize, usize)>,
+    clusters: HashMap<(&'a str, &'a str), usize>,
+}
+
+fn is<'a>(record: &'a Record, key: &str) -> Option<&'a Is> {
+    record.find(key).map(|checked| &checked.is)
+}
+
+fn below<'a>(record: &'a Record, section: &str, key: &str) -> Option<&'a Checked> {
+    match is(record, section)? {
+        Is::Record(inner) => inner.find(key),
+        _ => None,
+    }
+}
+
+fn name<'a>(index: usize, pool: &'a Record, seen: &mut Seen<'a>, report: &mut Report) {
+    let Some(checked) = pool.find("name") else { return };
+    let Is::Word(name) = &checked.is else { return };
+    if let Some(first) = seen.names.get(name.as_str()) {
+        let rule = format!("must differ from the name of every other pool; pools[{first}] has it too");
+        report.add(checked.at, format!("pools[{index}].name"), format!("{name:?}"), rule);
+    } else {
+        seen.names.insert(name, index);
+    }
+}
+
+fn staleness(index: usize, pool: &Record, report: &mut Report) {
+    let (Some(stale), Some(interval)) = (below(pool, "routing", "stale_after"), below(pool, "scrape", "interval"))
+    else {
+        return;
+    };
+    let (Is::Number(found), Is::Number(interval)) = (&stale.is, &interval.is) else {
+        return;
+    };
+    let least = STALE_AFTER_INTERVALS_MIN * interval;
+    if *found < least {
+        let rule = format!(
+            "must be at least {STALE_AFTER_INTERVALS_MIN} x scrape.interval, here {}: with less, one lost scrape makes a healthy pod unknown",
+            duration_text(Millis(least))
+        );
+        let value = format!("{:?}", duration_text(Millis(*found)));
+        report.add(stale.at, format!("pools[{index}].routing.stale_after"), value, rule);
+    }
+}
+
+fn addresses(index: usize, discovery: &Record, seen: &mut Seen<'_>, report: &mut Report) {
+    let Some(Is::List(pods)) = is(discovery, "static") else {
+        return;
+    };
+    for (place, pod) in pods.iter().enumerate() {
+        let Is::Address(address) = pod.is else { continue };
+        match seen.addresses.get(&identity(address)) {
+            // Twice in one list is an error of that list.
+            Some((pool, _)) if *pool == index => {}
+            Some((pool, first)) => {
+                let path = format!("pools[{index}].discovery.static[{place}]");
+                let rule = format!(
+                    "must stand in one pool only, since each pool counts its own requests; also at pools[{pool}].discovery.static[{first}]"
+                );
+                report.add(pod.at, path, format!("\"{address}\""), rule);
+            }
+            None => {
+                seen.addresses.insert(identity(address), (index, place));
+            }
+        }
+    }
+}
+
+fn envoy<'a>(index: usize, document: &Record, discovery: &'a Record, seen: &mut Seen<'a>, report: &mut Report) {
+    let Some(section) = discovery.find("envoy_admin") else {
+        return;
+    };
+    let Is::Record(inner) = &section.is else { return };
+    let path = format!("pools[{index}].discovery.envoy_admin");
+    if let Some(Is::Word(host)) = is(document, "host")
+        && !["auto", "envoy"].contains(&host.as_str())
+    {
+        let rule = format!("must be `static` under the host {host}: only Envoy has this page");
+        report.add(section.at, path.clone(), "{...}".to_owned(), rule);
+    }
+    let (Some(cluster), Some(Is::Word(admin))) = (inner.find("cluster"), is(inner, "admin")) else {
+        return;
+    };
+    let Is::Word(name) = &cluster.is else { return };
+    let key = (name.as_str(), admin.as_str());
+    if let Some(first) = seen.clusters.get(&key) {
+        let rule = format!(
+            "must be the cluster of one pool only, since each pool counts its own requests; pools[{first}] has it too"
+        );
+        report.add(cluster.at, format!("{path}.cluster"), format!("{name:?}"), rule);
+    } else {
+        seen.clusters.insert(key, index);
+    }
+}

@@ -1,0 +1,169 @@
+//! Durations and sizes as people write them, rules for texts, and the nearest known name.
+
+use crate::limits;
+use crate::names;
+use crate::units::Millis;
+
+/// Reads `200ms`, `1s` or `1m`. `None` for anything else, also for a number too large.
+pub(super) fn duration(text: &str) -> Option<Millis> {
+    let (digits, factor) = text
+        .strip_suffix("ms")
+        .map(|digits| (digits, 1))
+        .or_else(|| text.strip_suffix('s').map(|digits| (digits, 1_000)))
+        .or_else(|| text.strip_suffix('m').map(|digits| (digits, 60_000)))?;
+    whole(digits)?.checked_mul(factor).map(Millis)
+}
+
+/// Reads `768KiB` or `16MiB`. `None` for anything else, also for a number too large.
+pub(super) fn size(text: &str) -> Option<u64> {
+    let (digits, factor) = text
+        .strip_suffix("KiB")
+        .map(|digits| (digits, 1 << 10))
+        .or_else(|| text.strip_suffix("MiB").map(|digits| (digits, 1 << 20)))?;
+    whole(digits)?.checked_mul(factor)
+}
+
+fn whole(digits: &str) -> Option<u64> {
+    let all_digits = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    all_digits.then(|| digits.parse().ok()).flatten()
+}
+
+/// A duration as the config writes it, in the largest unit that divides it: `1m`, `90s`, `200ms`.
+#[must_use]
+pub fn duration_text(duration: Millis) -> String {
+    match duration.0 {
+        0 => "0ms".to_owned(),
+        millis if millis.is_multiple_of(60_000) => format!("{}m", millis / 60_000),
+        millis if millis.is_multiple_of(1_000) => format!("{}s", millis / 1_000),
+        millis => format!("{millis}ms"),
+    }
+}
+
+/// A size as the config writes it, in the largest unit that divides it: `16MiB`, `768KiB`, `1000`.
+#[must_use]
+pub fn size_text(bytes: u64) -> String {
+    match bytes {
+        0 => "0".to_owned(),
+        bytes if bytes.is_multiple_of(1 << 20) => format!("{}MiB", bytes >> 20),
+        bytes if bytes.is_multiple_of(1 << 10) => format!("{}KiB", bytes >> 10),
+        bytes => bytes.to_string(),
+    }
+}
+
+/// What a text must look like: for people, for JSON Schema, and for the checker. A property test
+/// keeps the last two together.
+#[derive(Debug)]
+pub(super) struct TextRule {
+    /// Completes "must be ...".
+    pub(super) says: &'static str,
+    /// Regular expression of JSON Schema. May accept a little more than `accepts`.
+    pub(super) pattern: &'static str,
+    /// The rule.
+    pub(super) accepts: fn(&str) -> bool,
+}
+
+/// Part of a shared-data key and of stat names.
+pub(super) static POOL_NAME: TextRule = TextRule {
+    says: "1 to 63 of `a-z`, `0-9` and `-`, not starting with `-`",
+    pattern: "^[a-z0-9][a-z0-9-]{0,62}$",
+    accepts: |text| {
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        (1..=63).contains(&text.len()) && !text.starts_with('-') && text.bytes().all(plain)
+    },
+};
+
+/// A model's name becomes a header value.
+pub(super) static MODEL_NAME: TextRule = TextRule {
+    says: "1 to 256 visible ASCII characters, without spaces",
+    pattern: "^[!-~]{1,256}$",
+    accepts: |text| visible(text, limits::NAME_MAX_BYTES),
+};
+
+/// The `:path` of a scrape.
+pub(super) static PATH: TextRule = TextRule {
+    says: "a path that starts with `/`, at most 1024 visible ASCII characters",
+    pattern: "^/[!-~]{0,1023}$",
+    accepts: |text| text.starts_with('/') && visible(text, limits::PATH_MAX_BYTES),
+};
+
+/// A cluster of the proxy.
+pub(super) static CLUSTER: TextRule = TextRule {
+    says: "the name of a cluster of the proxy, 1 to 256 visible ASCII characters",
+    pattern: "^[!-~]{1,256}$",
+    accepts: |text| visible(text, limits::CLUSTER_MAX_BYTES),
+};
+
+/// A variable in the VM's environment.
+pub(super) static VARIABLE: TextRule = TextRule {
+    says: "the name of an environment variable: 1 to 128 of `A-Z`, `a-z`, `0-9` and `_`, not starting with a digit",
+    pattern: "^[A-Za-z_][A-Za-z0-9_]{0,127}$",
+    accepts: |text| {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+        let digit_first = text.starts_with(|first: char| first.is_ascii_digit());
+        (1..=limits::VARIABLE_MAX_BYTES).contains(&text.len()) && !digit_first && text.bytes().all(plain)
+    },
+};
+
+/// A header that a scrape adds.
+pub(super) static HEADER_NAME: TextRule = TextRule {
+    says: "a header name in lower case, 1 to 64 of `a-z`, `0-9`, `-` and `_`, none that frames the request or picks the pod",
+    pattern: "^[a-z0-9][a-z0-9_-]{0,63}$",
+    accepts: |text| {
+        const FRAMING: [&str; 7] = [
+            "connection",
+            "content-length",
+            "host",
+            "keep-alive",
+            "te",
+            "transfer-encoding",
+            "upgrade",
+        ];
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);
+        (1..=limits::HEADER_NAME_MAX_BYTES).contains(&text.len())
+            && text.bytes().all(plain)
+            && !text.starts_with(['-', '_'])
+            && !FRAMING.contains(&text)
+            && !names::STRIPPED.contains(&text)
+    },
+};
+
+fn visible(text: &str, max: usize) -> bool {
+    (1..=max).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// The known name that was probably meant: equal up to case and separators, or a few letters away.
+pub(super) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    if name.len() > limits::KEY_MAX_BYTES {
+        return None;
+    }
+    let name = letters(name);
+    known
+        .into_iter()
+        .map(|candidate| (distance(&name, &letters(candidate)), candidate))
+        .min_by_key(|(distance, _)| *distance)
+        .filter(|(distance, _)| *distance <= (name.len() / 3).min(3))
+        .map(|(_, candidate)| candidate)
+}
+
+fn letters(name: &str) -> Vec<u8> {
+    let kept = name.bytes().filter(|byte| !b"-_ ".contains(byte));
+    kept.map(|byte| byte.to_ascii_lowercase()).collect()
+}
+
+/// Levenshtein distance: insertions, deletions and replacements, one row at a time.
+fn distance(a: &[u8], b: &[u8]) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (index, from) in a.iter().enumerate() {
+        let (mut diagonal, mut left) = (index, index + 1);
+        for (cell, to) in row.iter_mut().skip(1).zip(b) {
+            let above = *cell;
+            left = (diagonal + usize::from(from != to)).min(above + 1).min(left + 1);
+            *cell = left;
+            diagonal = above;
+        }
+        if let Some(first) = row.first_mut() {
+            *first = index + 1;
+        }
+    }
+    row.last().copied().unwrap_or_default()
+}
