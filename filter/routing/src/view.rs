@@ -87,7 +87,11 @@ impl View {
     #[must_use]
     pub fn new(config: Rc<Config>, nonce: u64, seed: u64) -> Self {
         Self {
-            pools: config.pools.iter().map(|pool| PoolView::new(&pool.name, nonce)).collect(),
+            pools: config
+                .pools
+                .iter()
+                .map(|pool| PoolView::new(&pool.name, nonce))
+                .collect(),
             config,
             rng: Rng::with_seed(seed),
             routed: BTreeMap::new(),
@@ -138,7 +142,10 @@ impl View {
             snapshot: view.snapshot(),
             pods: &pods,
             facts: view.facts(),
-            ask: Ask { model, ..Ask::new(request.facts, prompt, pool) },
+            ask: Ask {
+                model,
+                ..Ask::new(request.facts, prompt, pool)
+            },
             subset: request.steering.subset.as_deref(),
             now,
             in_full: request.in_full,
@@ -181,14 +188,19 @@ impl View {
         let retries = attempts.map_or(usize::MAX, |attempts| attempts.saturating_sub(1) as usize);
         let before = routed.endpoints.iter().take_while(|pod| **pod != serving);
         let failed: Vec<PodKey> = before.take(retries).map(|pod| pod.key()).collect();
-        self.counts.ledger(view.ledger.moved(store, id, &failed, serving.key(), now));
+        self.counts
+            .ledger(view.ledger.moved(store, id, &failed, serving.key(), now));
         // Said once: a second report of the same pod changes nothing.
         routed.endpoints = vec![serving];
     }
 
     /// A request is over. To be called for every decided request, once.
     pub fn on_end(&mut self, store: &dyn SharedData, id: u64, outcome: Outcome, now: UnixMillis) {
-        if let Some(view) = self.routed.remove(&id).and_then(|routed| self.pools.get_mut(routed.pool)) {
+        if let Some(view) = self
+            .routed
+            .remove(&id)
+            .and_then(|routed| self.pools.get_mut(routed.pool))
+        {
             self.counts.ledger(view.ledger.ended(store, id, outcome, now));
         }
     }
@@ -259,7 +271,13 @@ impl View {
         if self.routed.len() >= LEDGER_IN_FLIGHT_MAX {
             self.routed.pop_first();
         }
-        self.routed.insert(request.id, Routed { pool, endpoints: endpoints.to_vec() });
+        self.routed.insert(
+            request.id,
+            Routed {
+                pool,
+                endpoints: endpoints.to_vec(),
+            },
+        );
     }
 }
 
@@ -267,12 +285,20 @@ impl View {
 fn model_of<'a>(request: &Request<'a>) -> Option<&'a str> {
     let facts = request.facts;
     let too_long = facts.model_too_long.then_some(TOO_LONG);
-    facts.model.as_deref().or(too_long).or(request.steering.model.as_deref())
+    facts
+        .model
+        .as_deref()
+        .or(too_long)
+        .or(request.steering.model.as_deref())
 }
 
 /// A config has at least one pool, so this is never seen.
 fn nobody_decides() -> Decision {
-    Decision { action: Action::Pass(Reason::NoTable), refresh_models: false, why: Why::default() }
+    Decision {
+        action: Action::Pass(Reason::NoTable),
+        refresh_models: false,
+        why: Why::default(),
+    }
 }
 
 impl Counts {

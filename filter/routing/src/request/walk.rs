@@ -65,8 +65,14 @@ impl Walk {
         match self.stack.last() {
             Some(container) if container.array => item(container.place),
             // The keys inside of these are not looked at.
-            Some(Container { place: Place::Text | Place::Json, .. }) => Place::Json,
-            Some(Container { place: Place::MediaInner, .. }) => Place::MediaInner,
+            Some(Container {
+                place: Place::Text | Place::Json,
+                ..
+            }) => Place::Json,
+            Some(Container {
+                place: Place::MediaInner,
+                ..
+            }) => Place::MediaInner,
             _ => self.next,
         }
     }

@@ -73,7 +73,10 @@ impl PoolView {
 
     fn read(&mut self, store: &dyn SharedData) -> Result<bool, TableError> {
         let stored = store.get(&self.table_key).map_err(TableError::Refused)?;
-        let value = stored.map(|stored| stored.value).filter(|value| !value.is_empty()).ok_or(TableError::Absent)?;
+        let value = stored
+            .map(|stored| stored.value)
+            .filter(|value| !value.is_empty())
+            .ok_or(TableError::Absent)?;
         self.max_age = VIEW_MAX_AGE + Millis((value.len() / TABLE_BYTES_PER_MILLI) as u64);
         let head = value.get(..HEAD_BYTES).unwrap_or_default();
         if head == self.head && self.snapshot.is_some() {
@@ -83,12 +86,13 @@ impl PoolView {
         self.head = head.to_vec();
         self.keys = table.pods.iter().map(|row| row.address.key()).collect();
         let counted_at = table.discovery.at;
-        self.ledger.facts(table.pods.iter().zip(&self.keys).map(|(row, key)| PodFact {
-            pod: *key,
-            incarnation: row.incarnation,
-            sample_at: row.scraped_at,
-            proxy_active: row.proxy_active.zip(counted_at),
-        }));
+        self.ledger
+            .facts(table.pods.iter().zip(&self.keys).map(|(row, key)| PodFact {
+                pod: *key,
+                incarnation: row.incarnation,
+                sample_at: row.scraped_at,
+                proxy_active: row.proxy_active.zip(counted_at),
+            }));
         self.snapshot = Some(Snapshot::new(table));
         Ok(true)
     }
@@ -111,6 +115,8 @@ impl PoolView {
     }
 
     pub fn facts(&self) -> PoolFacts {
-        PoolFacts { rate: self.ledger.ledger().pool_rate() }
+        PoolFacts {
+            rate: self.ledger.ledger().pool_rate(),
+        }
     }
 }

@@ -45,7 +45,9 @@ mod tests {
 
     #[track_caller]
     fn check(trusted: &[&str], headers: &[(&str, &str)], subset: Option<&str>, model: Option<&str>) {
-        let trust = Trust { headers: trusted.iter().map(|name| (*name).to_owned()).collect() };
+        let trust = Trust {
+            headers: trusted.iter().map(|name| (*name).to_owned()).collect(),
+        };
         let bytes = headers.iter().map(|(name, value)| (*name, value.as_bytes()));
         let steering = Steering::from_headers(&trust, bytes);
         assert_eq!((steering.subset.as_deref(), steering.model.as_deref()), (subset, model));
@@ -61,7 +63,12 @@ mod tests {
 
     #[test]
     fn an_empty_subset_is_a_subset_and_an_empty_model_is_none() {
-        check(&[MODEL_NAME, ENDPOINT_SUBSET], &[(ENDPOINT_SUBSET, ""), (MODEL_NAME, " ")], Some(""), None);
+        check(
+            &[MODEL_NAME, ENDPOINT_SUBSET],
+            &[(ENDPOINT_SUBSET, ""), (MODEL_NAME, " ")],
+            Some(""),
+            None,
+        );
     }
 
     #[test]
