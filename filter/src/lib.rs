@@ -1,1 +1,98 @@
-//! To be filled.
+//! The wasm filter: one request to one pod.
+//!
+//! `root` is configured and ticks, `stream` carries one request through its phases, `reply` answers
+//! in Berth's place. They gather facts, ask the pure crates, and apply what these decide.
+
+mod gateway;
+mod outcome;
+mod stream;
+
+use berth_shared_state_glue::export_vm;
+use berth_shared_state_glue::vm::{Action, Resume, Vm};
+use hashbrown::HashMap;
+
+use gateway::Gateway;
+use stream::Stream;
+
+/// The filter's VM: its configured roots and the streams in flight.
+#[derive(Default)]
+struct Filter {
+    gateways: HashMap<u32, Gateway>,
+    streams: HashMap<u32, Stream>,
+}
+
+impl Filter {
+    /// The stream and the gateway it came through.
+    fn stream(&mut self, id: u32) -> Option<(&mut Stream, &mut Gateway)> {
+        let stream = self.streams.get_mut(&id)?;
+        let gateway = self.gateways.get_mut(&stream.root)?;
+        Some((stream, gateway))
+    }
+}
+
+impl Vm for Filter {
+    fn configure(&mut self, root: u32, document: &[u8]) -> bool {
+        match Gateway::configure(document) {
+            Some(gateway) => {
+                self.gateways.insert(root, gateway);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn tick(&mut self, root: u32) -> Vec<Resume> {
+        let Some(gateway) = self.gateways.get_mut(&root) else { return Vec::new() };
+        gateway.tick();
+        gateway.release_unheld(&mut self.streams)
+    }
+
+    fn answered(&mut self, _token: u32, _headers: usize) {}
+
+    fn opened(&mut self, stream: u32, root: u32) {
+        self.streams.insert(stream, Stream::new(stream, root));
+    }
+
+    fn request_headers(&mut self, stream: u32, end: bool) -> Action {
+        self.stream(stream).map_or(Action::Continue, |(stream, gateway)| stream.request_headers(gateway, end))
+    }
+
+    fn request_body(&mut self, stream: u32, size: usize, end: bool) -> Action {
+        self.stream(stream).map_or(Action::Continue, |(stream, gateway)| stream.request_body(gateway, size, end))
+    }
+
+    fn request_trailers(&mut self, stream: u32) -> Action {
+        self.stream(stream).map_or(Action::Continue, |(stream, gateway)| stream.request_trailers(gateway))
+    }
+
+    fn response_headers(&mut self, stream: u32, end: bool) -> Action {
+        if let Some((stream, gateway)) = self.stream(stream) {
+            stream.response_headers(gateway, end);
+        }
+        Action::Continue
+    }
+
+    fn response_body(&mut self, stream: u32, size: usize, _end: bool) -> Action {
+        if let Some((stream, gateway)) = self.stream(stream) {
+            stream.response_body(gateway, size);
+        }
+        Action::Continue
+    }
+
+    fn logged(&mut self, stream: u32) {
+        if let Some((stream, gateway)) = self.stream(stream) {
+            stream.ended(gateway);
+        }
+    }
+
+    fn deleted(&mut self, context: u32) {
+        // A stream that was never logged must not stay in the ledger.
+        if let Some((stream, gateway)) = self.stream(context) {
+            stream.ended(gateway);
+        }
+        self.streams.remove(&context);
+        self.gateways.remove(&context);
+    }
+}
+
+export_vm!(Filter, Filter::default());

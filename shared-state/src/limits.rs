@@ -49,6 +49,44 @@ pub const MODELS_INTERVAL_MAX: Millis = Millis(600_000);
 pub const SCRAPE_TIMEOUT: Millis = Millis(1_000);
 /// A reading is fresh for this many scrape intervals: one lost scrape and a slow answer fit in.
 pub const FRESH_INTERVALS: u64 = 3;
+/// Largest models page that is read: 1024 entries of 1 KB.
+pub const MODELS_PAGE_MAX_BYTES: usize = 1 << 20;
+/// A pod is first read within this time, or within one interval if that is shorter.
+pub const FIRST_READ_WITHIN: Millis = Millis(1_000);
+/// Calls of one pool without an answer. Envoy's circuit breaker of a cluster stands at 1024.
+pub const CALLS_OPEN_MAX: usize = 512;
+/// A call is given up this long after its timeout: the host should have answered with a 504.
+pub const CALL_GRACE: Millis = Millis(500);
+/// A failing pod is still read at least every so many intervals ...
+pub const BACKOFF_INTERVALS_MAX: u64 = 8;
+/// ... and at least this often (or once per interval, if that is longer).
+pub const BACKOFF_MAX: Millis = Millis(30_000);
+/// Models pages are read on demand at most this often: clients choose model names.
+pub const MODELS_REFRESH_MIN: Millis = Millis(2_000);
+/// Patience for an answer of the discovery: an admin page with all clusters is slow.
+pub const DISCOVERY_TIMEOUT: Millis = Millis(5_000);
+/// A table without news is published this often, so that readers see a live poller.
+pub const PUBLISH_HEARTBEAT: Millis = Millis(3_000);
+/// Equal pages under load before a pod counts as frozen: that many scrapes ...
+pub const FROZEN_SCRAPES: u32 = 10;
+/// ... and this long, since one long prefill step moves nothing either.
+pub const FROZEN_AFTER: Millis = Millis(15_000);
+/// Pages with a queue and nothing running before a pod counts as stuck: that many scrapes ...
+pub const STUCK_SCRAPES: u32 = 5;
+/// ... and this long.
+pub const STUCK_AFTER: Millis = Millis(10_000);
+/// Weight of the latest scrape in a rate: about the last six scrapes count.
+pub const RATE_WEIGHT: f32 = 0.3;
+/// Good answers in a row before a failure is forgotten and its end is logged, so that a flapping pod
+/// does not fill the log.
+pub const RECOVERED_AFTER: u32 = 3;
+/// Log lines of one pool within [`LOG_WINDOW`]; the rest is counted.
+pub const LOG_LINES_MAX: u32 = 32;
+/// See [`LOG_LINES_MAX`].
+pub const LOG_WINDOW: Millis = Millis(10_000);
+/// Largest answer of a discovery. An Envoy before 1.38 lists all clusters, at 0.7 KB per host; the
+/// host itself cuts at 32 MiB.
+pub const DISCOVERY_PAGE_MAX_BYTES: usize = 16 << 20;
 /// Least patience for one scrape: below it a busy engine looks dead.
 pub const SCRAPE_TIMEOUT_MIN: Millis = Millis(50);
 /// Most patience for one scrape: one call is open per pod, so a hanging pod is unread this long.

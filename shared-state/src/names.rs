@@ -88,3 +88,16 @@ pub fn table_key(pool: &str) -> String {
 pub fn ledger_key(pool: &str) -> String {
     [KEY_PREFIX, pool, "/ledger"].concat()
 }
+
+/// Shared-data key by which a worker asks the poller to read the models pages at once: it writes the
+/// time of asking there. One small value, any number of writers.
+#[must_use]
+pub fn refresh_key(pool: &str) -> String {
+    [KEY_PREFIX, pool, "/refresh"].concat()
+}
+
+/// Name of a stat of one pool. Only configured names come in here.
+#[must_use]
+pub fn pool_stat(pool: &str, stat: &str) -> String {
+    ["berth.pool.", pool, ".", stat].concat()
+}

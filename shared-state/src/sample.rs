@@ -40,7 +40,8 @@ impl Engine {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// Every load field is known.
+    /// The load can be judged: running, KV usage where the engine has such a gauge, and the queue or
+    /// the capacity are known.
     Ok,
     /// Some load field is unknown.
     Partial,

@@ -106,3 +106,54 @@ pub fn open<T: DeserializeOwned>(kind: Kind, bytes: &[u8]) -> Result<T, SealErro
         _ => Err(SealError::Damaged),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(change: impl FnOnce(&mut Vec<u8>), expected: Result<u32, SealError>) {
+        let mut bytes = seal(Kind::Ledger, &300u32).unwrap();
+        change(&mut bytes);
+        assert_eq!(open(Kind::Ledger, &bytes), expected);
+    }
+
+    #[test]
+    fn what_was_sealed_opens() {
+        check(|_| (), Ok(300));
+    }
+
+    #[test]
+    fn a_foreign_value_is_told_from_a_damaged_one() {
+        check(|bytes| bytes.clear(), Err(SealError::Foreign));
+        check(|bytes| bytes.truncate(HEADER_BYTES - 1), Err(SealError::Foreign));
+        check(|bytes| bytes[0] ^= 1, Err(SealError::Foreign));
+        check(|bytes| bytes[6] = Kind::Table as u8, Err(SealError::Foreign));
+        check(|bytes| bytes[4] = 2, Err(SealError::Schema(2)));
+        check(|bytes| bytes[8] += 1, Err(SealError::Damaged));
+        check(|bytes| bytes[12] ^= 1, Err(SealError::Damaged));
+        check(|bytes| bytes[HEADER_BYTES] ^= 1, Err(SealError::Damaged));
+        check(|bytes| bytes.push(0), Err(SealError::Damaged));
+    }
+
+    #[test]
+    fn bytes_after_the_value_are_damage_even_when_they_are_sealed_with_it() {
+        let bytes = seal(Kind::Ledger, &(300u32, 1u8)).unwrap();
+        assert_eq!(open::<u32>(Kind::Ledger, &bytes), Err(SealError::Damaged));
+    }
+
+    #[test]
+    fn the_size_bound_holds_for_writers_and_readers() {
+        let fits = |payload: usize| "x".repeat(payload - 3);
+        // A length above 16,383 takes three bytes in front of the text.
+        let largest = seal(Kind::Ledger, &fits(SEALED_MAX_BYTES - HEADER_BYTES)).unwrap();
+        assert_eq!(largest.len(), SEALED_MAX_BYTES);
+        assert!(open::<String>(Kind::Ledger, &largest).is_ok());
+        let over = Err(SealError::TooLarge(SEALED_MAX_BYTES + 1));
+        assert_eq!(seal(Kind::Ledger, &fits(SEALED_MAX_BYTES - HEADER_BYTES + 1)), over);
+        assert_eq!(
+            open::<String>(Kind::Ledger, &vec![0; SEALED_MAX_BYTES + 1]).map(|_| Vec::new()),
+            over
+        );
+    }
+}

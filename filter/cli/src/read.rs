@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -36,7 +36,7 @@ pub struct Args {
 
 /// Runs it; the exit code is the answer.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let page = gunzip(bytes(&args.file)?).with_context(|| format!("{} is no gzip file", args.file.display()))?;
+    let page = gunzip(bytes(&args.file)?).with_context(|| format!("cannot unpack {}", args.file.display()))?;
     let known = match &args.models {
         Some(file) => names(&bytes(file)?).with_context(|| file.display().to_string())?,
         None => Vec::new(),
@@ -46,7 +46,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         known_adapters: &known,
         now: args.now.unwrap_or_default(),
     };
-    println!("{}", answer(&page, hints)?);
+    writeln!(std::io::stdout(), "{}", answer(&page, hints)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -129,7 +129,7 @@ fn bytes(file: &Path) -> anyhow::Result<Vec<u8>> {
 
 fn gunzip(bytes: Vec<u8>) -> std::io::Result<Vec<u8>> {
     if bytes.starts_with(&[0x1f, 0x8b]) {
-        capped(flate2::read::MultiGzDecoder::new(&bytes.as_slice()))
+        capped(flate2::read::MultiGzDecoder::new(bytes.as_slice()))
     } else {
         Ok(bytes)
     }
@@ -153,7 +153,6 @@ fn time(seconds: &str) -> Result<UnixMillis, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write as _;
 
     const RUST_FRONTEND: &[u8] = include_bytes!("../../../tests/fixtures/metrics/11-vllm-rust-frontend-busy.txt");
     const HARD_NAMES: &[u8] = include_bytes!("../../../tests/fixtures/metrics/16-vllm-lora-hard-names.txt");

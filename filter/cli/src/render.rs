@@ -1,12 +1,70 @@
-//! `berth render`
+//! `berth render`: a host's configuration for a Berth config.
 
+mod envoy;
+
+use std::path::PathBuf;
 use std::process::ExitCode;
+
+use anyhow::Context;
+use berth_shared_state::config::Config;
 
 /// Arguments of `berth render`.
 #[derive(clap::Args)]
-pub struct Args {}
+pub struct Args {
+    #[command(subcommand)]
+    host: Host,
+}
+
+#[derive(clap::Subcommand)]
+enum Host {
+    /// A complete Envoy configuration: listener, filter chain, service, clusters, admin.
+    Envoy(EnvoyArgs),
+}
+
+/// Arguments of `berth render envoy`.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  berth render envoy --config berth.json > envoy.yaml && envoy -c envoy.yaml")]
+pub struct EnvoyArgs {
+    /// The Berth config, JSON.
+    #[arg(long)]
+    pub config: PathBuf,
+    /// Address the gateway listens on.
+    #[arg(long, default_value = "127.0.0.1:8080")]
+    pub listen: std::net::SocketAddr,
+    /// Address of Envoy's admin page; keep it on loopback.
+    #[arg(long, default_value = "127.0.0.1:9901")]
+    pub admin: std::net::SocketAddr,
+    /// Folder with `berth_filter.wasm` and `berth_service.wasm`, as Envoy sees it.
+    #[arg(long, default_value = "dist")]
+    pub wasm: PathBuf,
+    /// Headless service that lists the pods, `name:port`; for `discovery.envoy_admin`.
+    #[arg(long)]
+    pub dns: Option<String>,
+    /// Further paths to forward as they are, besides the inference paths (for example `/health`).
+    #[arg(long)]
+    pub forward: Vec<String>,
+    /// How long one request may take in all, in seconds.
+    #[arg(long, default_value_t = 600)]
+    pub timeout: u32,
+    /// Leave Berth out: the same proxy with round robin, to compare with.
+    #[arg(long)]
+    pub without_berth: bool,
+}
 
 /// Runs it; the exit code is the answer.
-pub fn run(_args: &Args) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("not written yet")
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let Host::Envoy(args) = &args.host;
+    let document =
+        std::fs::read_to_string(&args.config).with_context(|| format!("cannot read {}", args.config.display()))?;
+    let config = match Config::parse(document.as_bytes()) {
+        Ok(config) => config,
+        Err(errors) => {
+            for error in errors {
+                eprintln!("{error}");
+            }
+            anyhow::bail!("{} is not valid; `berth validate` says the same", args.config.display());
+        }
+    };
+    print!("{}", envoy::render(&config, &document, args)?);
+    Ok(ExitCode::SUCCESS)
 }

@@ -342,7 +342,7 @@ pub fn free_tokens(pod: &PodFacts<'_>, stage: Stage, fleet: &Fleet) -> Option<i6
     let capacity = capacity(pod).or(fleet.mean_capacity())?;
     let used = fleet.foreign(pod, stage).used.unwrap_or(0.0) * capacity;
     let free = capacity - used - pod.own.context_tokens.0 as f64;
-    Some((free / f64::from(pod.row.load.engines.max(1))) as i64)
+    Some((free / f64::from(pod.row.load.engines.max(1))).round() as i64)
 }
 
 fn overdue(pod: &PodFacts<'_>, now: UnixMillis) -> f64 {

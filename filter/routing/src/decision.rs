@@ -33,7 +33,7 @@ pub(crate) use why::word;
 pub use why::{Considered, Excluded, Note, Reason, Rung, Why};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// A bound on the output is believed up to this multiple of the expected output: clients ask for
 /// thousands of tokens and take hundreds, and booking them all would make every pod look full.

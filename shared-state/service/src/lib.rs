@@ -1,1 +1,46 @@
-//! To be filled.
+//! The companion wasm service: one root, one timer, the poller.
+//!
+//! It runs as a bootstrap singleton on the proxy's main thread, shares its vm_id with the filter,
+//! and does nothing but poll and publish.
+
+use berth_shared_state_glue::export_vm;
+use berth_shared_state_glue::poller::PollerRoot;
+use berth_shared_state_glue::vm::{Resume, Vm};
+use hashbrown::HashMap;
+
+/// The service's VM.
+#[derive(Default)]
+struct Service {
+    roots: HashMap<u32, PollerRoot>,
+}
+
+impl Vm for Service {
+    fn configure(&mut self, root: u32, document: &[u8]) -> bool {
+        match PollerRoot::configure(document) {
+            Some(poller) => {
+                self.roots.insert(root, poller);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn tick(&mut self, root: u32) -> Vec<Resume> {
+        if let Some(poller) = self.roots.get_mut(&root) {
+            poller.tick();
+        }
+        Vec::new()
+    }
+
+    fn answered(&mut self, token: u32, headers: usize) {
+        for poller in self.roots.values_mut() {
+            poller.answered(token, headers);
+        }
+    }
+
+    fn deleted(&mut self, context: u32) {
+        self.roots.remove(&context);
+    }
+}
+
+export_vm!(Service, Service::default());

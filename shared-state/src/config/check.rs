@@ -69,10 +69,14 @@ pub(super) struct Report {
 
 impl Report {
     pub(super) fn add(&mut self, at: usize, path: String, value: String, rule: String) {
-        // One more than is shown, to know that there are more.
-        if self.errors.len() <= limits::CONFIG_ERRORS_MAX {
+        if !self.full() {
             self.errors.push((at, ConfigError { path, value, rule }));
         }
+    }
+
+    /// One more than is shown, to know that there are more.
+    fn full(&self) -> bool {
+        self.errors.len() > limits::CONFIG_ERRORS_MAX
     }
 
     /// The errors in the order of the document.
@@ -149,6 +153,9 @@ impl Walk {
     fn record(&mut self, section: &Section, entries: &[(String, Json)]) -> Record {
         let mut record = Record::EMPTY;
         for (key, value) in entries {
+            if self.report.full() {
+                break;
+            }
             self.key(key, |walk| match section.field(key) {
                 None => walk.unknown(section, key, value),
                 Some(field) if record.find(field.key).is_some() => {

@@ -951,10 +951,11 @@ mod native {
         #[test]
         fn any_json_gets_an_answer(json in any_json(), path in key()) {
             answers(json.to_string().as_bytes())?;
-            answers(document(&[(&path, json.clone())]).to_string().as_bytes())?;
-            let mut inside = document(&[]);
-            inside["pools"][0][path] = json;
-            answers(inside.to_string().as_bytes())?;
+            let (mut at_top, mut in_pool) = (document(&[]), document(&[]));
+            at_top[&path] = json.clone();
+            in_pool["pools"][0][path] = json;
+            answers(at_top.to_string().as_bytes())?;
+            answers(in_pool.to_string().as_bytes())?;
         }
 
         #[test]
@@ -979,9 +980,9 @@ mod native {
                 (Just(index), string_regex(pattern).unwrap())
             })
         ) {
-            // Short header names may be one of the forbidden ones, which the pattern cannot say.
-            prop_assume!(index != 5 || text.len() > 40);
-            prop_assert!((rules()[index].accepts)(&text), "{}", text);
+            // Short header names may be forbidden, which the pattern cannot say.
+            let forbidden = index == 5 && text.len() <= 40;
+            prop_assert!(forbidden || (rules()[index].accepts)(&text), "{}", text);
         }
 
         #[test]

@@ -1,1 +1,20 @@
-//! To be filled.
+//! What the integration tests share: where things are.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The project's root folder.
+#[must_use]
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// A wasm artifact from `dist/`.
+///
+/// # Panics
+/// When it was not built; the message says how.
+#[must_use]
+pub fn artifact(name: &str) -> Vec<u8> {
+    let file = root().join("dist").join(name);
+    fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}; run scripts/build first", file.display()))
+}

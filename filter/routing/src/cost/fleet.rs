@@ -84,9 +84,8 @@ impl Fleet {
             self.sent.add(pod.own.unanswered_tokens.0 as f64 / requests, requests);
         }
         self.own += f64::from(pod.own.unanswered.saturating_add(pod.own.generating));
-        self.max_lora = self
-            .max_lora
-            .max(pod.row.activity.as_ref().and_then(|active| active.max));
+        let slots = pod.row.activity.as_ref().and_then(|active| active.max);
+        self.max_lora = self.max_lora.max(slots.filter(|max| *max > 0));
     }
 
     /// LoRA slots of a pod that does not say: the pool's largest.

@@ -1,1 +1,215 @@
+use berth_shared_state::table::NameId;
+use berth_shared_state::units::Millis;
 
+use super::*;
+use crate::decision::tests::world::{NOW, Pod, World, ago, idle};
+
+const NEED: Need = Need {
+    uncached: Tokens(800),
+    context: Tokens(1_000),
+    prompts: 1,
+};
+
+/// Terms of the first pod.
+fn priced(pods: Vec<Pod>) -> Terms {
+    let world = World { pods, ..World::of(0) };
+    let snapshot = world.snapshot();
+    let facts = world.facts(&snapshot);
+    let mut fleet = Fleet::new(None, 8_000);
+    for pod in &facts {
+        fleet.add(pod, Stage::of(pod));
+    }
+    let question = Question {
+        need: NEED,
+        fleet: &fleet,
+        now: NOW,
+        avoid: true,
+    };
+    terms(&facts[0], Stage::of(&facts[0]), 0.0, &question)
+}
+
+fn bent(bend: impl Fn(&mut Pod)) -> Pod {
+    let mut pod = idle(0);
+    bend(&mut pod);
+    pod
+}
+
+#[track_caller]
+fn near(found: f64, expected: f64) {
+    assert!((found - expected).abs() < 1e-3, "{found} instead of {expected}");
+}
+
+#[test]
+fn the_queue_is_our_own_in_tokens_and_others_in_requests() {
+    let pod = bent(|pod| {
+        pod.load(0, 5, 0.0);
+        pod.own.unanswered = 2;
+        pod.own.unanswered_tokens = Tokens(3_200);
+        pod.own.unanswered_at_sample = 2;
+    });
+    // 3,200 tokens of ours; 5 - 2 of others, each like ours: 1,600.
+    near(priced(vec![pod]).queue, (3_200.0 + 3.0 * 1_600.0) / 8.0);
+}
+
+#[test]
+fn what_we_sent_after_the_sample_is_not_taken_out_of_it() {
+    let pod = bent(|pod| {
+        pod.load(0, 5, 0.0).unanswered(1, 800);
+    });
+    near(priced(vec![pod]).queue, (800.0 + 5.0 * 800.0) / 8.0);
+}
+
+#[test]
+fn queued_requests_of_others_have_the_size_that_the_counters_show() {
+    let pod = bent(|pod| {
+        pod.load(0, 4, 0.0).unanswered(1, 800);
+        pod.row.rates.prompt_tokens = Some(6_000.0);
+        pod.row.rates.cached_prompt_tokens = Some(2_000.0);
+        pod.row.rates.requests = Some(10.0);
+    });
+    near(priced(vec![pod]).queue, (800.0 + 4.0 * 400.0) / 8.0);
+}
+
+#[test]
+fn harm_grows_with_the_batch() {
+    let pod = bent(|pod| {
+        pod.load(10, 0, 0.0);
+        pod.own.generating = 4; // Part of the ten.
+    });
+    near(priced(vec![pod]).harm, 0.1 * 100.0 * 10.0 + 2.0 * 10.0);
+    let pod = bent(|pod| {
+        pod.load(10, 0, 0.0).unanswered(2, 0); // On top of the ten.
+    });
+    near(priced(vec![pod]).harm, 0.1 * 100.0 * 12.0 + 2.0 * 12.0);
+}
+
+#[test]
+fn own_load_counts_even_where_the_gauge_shows_less() {
+    let pod = bent(|pod| {
+        pod.load(1, 0, 0.1);
+        pod.own.generating = 6;
+        pod.own.context_tokens = Tokens(49_000);
+    });
+    let terms = priced(vec![pod]);
+    near(terms.harm, 0.1 * 100.0 * 6.0 + 2.0 * 6.0);
+    near(terms.memory, 150.0); // k = 0.49 + 0.01.
+}
+
+#[test]
+fn memory_rises_without_a_gap_downwards() {
+    #[track_caller]
+    fn check(used: f32, expected: f64) {
+        near(priced(vec![bent(|pod| drop_load(pod, used))]).memory, expected);
+    }
+    fn drop_load(pod: &mut Pod, used: f32) {
+        pod.load(0, 0, used);
+    }
+    check(0.0, 150.0 * 0.01 / 0.99);
+    check(0.49, 150.0);
+    // The cap is 150 x 199; beyond 1 comes the wait for room.
+    let at = |used| priced(vec![bent(|pod| drop_load(pod, used))]).memory;
+    near(at(0.988), 29_850.0);
+    assert!(at(0.995) > 39_850.0);
+    let rising: Vec<_> = (0..=1_000).map(|part| at(part as f32 / 1_000.0)).collect();
+    assert!(rising.is_sorted());
+}
+
+#[test]
+fn gauges_outside_their_range_are_unknown_or_cut() {
+    for (kv, like) in [
+        (f32::NAN, None),
+        (f32::INFINITY, None),
+        (-1.0, Some(0.0)),
+        (7.0, Some(1.0)),
+    ] {
+        let odd = bent(|pod| pod.row.load.kv_mean = Some(kv));
+        let plain = bent(|pod| pod.row.load.kv_mean = like);
+        assert_eq!(priced(vec![odd]), priced(vec![plain]), "{kv}");
+    }
+}
+
+#[test]
+fn a_rate_counts_only_when_it_is_one_and_clearly_another() {
+    #[track_caller]
+    fn check(rate: Option<f64>, prefill: f64) {
+        near(priced(vec![bent(|pod| pod.rate = rate)]).prefill, prefill);
+    }
+    check(None, 100.0);
+    check(Some(8.0 * 1.69), 100.0);
+    check(Some(8.0 * 1.71), 100.0 / 1.71);
+    check(Some(8.0 / 1.69), 100.0);
+    check(Some(8.0 / 1.71), 171.0);
+    check(Some(0.0), 100.0);
+    check(Some(f64::NAN), 100.0);
+    check(Some(1e-9), 800_000.0);
+}
+
+#[test]
+fn a_pool_without_any_rate_still_has_finite_costs() {
+    let fleet = Fleet::new(Some(f64::NAN), 0);
+    let world = World::of(1);
+    let snapshot = world.snapshot();
+    let facts = world.facts(&snapshot);
+    near(fleet.rate(&facts[0], Stage::Fresh), RATE_MIN);
+}
+
+#[test]
+fn overdue_starts_after_twice_the_prediction_and_a_second() {
+    #[track_caller]
+    fn check(age: u64, expected: f64) {
+        let pod = bent(|pod| pod.own.oldest_unanswered = Some((ago(age), Millis(500))));
+        near(priced(vec![pod]).overdue, expected);
+    }
+    check(2_000, 0.0);
+    check(2_010, 3.0);
+    check(12_000, 3_000.0);
+}
+
+#[test]
+fn an_adapter_costs_by_its_warmth() {
+    #[track_caller]
+    fn check(tier: Tier, expected: f64) {
+        near(adapter(tier, 20_000.0, 0.5, None), expected);
+    }
+    for tier in [Tier::Base, Tier::Active, Tier::Resident, Tier::Recent] {
+        check(tier, 0.0);
+    }
+    check(Tier::Host, 300.0);
+    for tier in [Tier::Registered, Tier::Loadable, Tier::Unlisted] {
+        check(tier, 10_000.0);
+    }
+}
+
+#[test]
+fn only_those_without_a_slot_wait_for_one() {
+    let full = ActiveAdapters {
+        running: vec![NameId(1), NameId(2)],
+        waiting: vec![NameId(1), NameId(2), NameId(3)],
+        max: Some(2),
+    };
+    near(adapter(Tier::Active, 20_000.0, 0.0, Some(&full)), 0.0);
+    near(adapter(Tier::Resident, 20_000.0, 0.0, Some(&full)), 0.0);
+    near(adapter(Tier::Recent, 20_000.0, 0.0, Some(&full)), 6_000.0);
+    near(adapter(Tier::Registered, 20_000.0, 0.0, Some(&full)), 26_000.0);
+}
+
+#[test]
+fn the_cost_is_the_sum_of_its_named_terms() {
+    let one = Terms {
+        queue: 1.0,
+        prefill: 2.0,
+        harm: 4.0,
+        memory: 8.0,
+        adapter: 16.0,
+        overdue: 32.0,
+        failed: 64.0,
+        stuck: 128.0,
+        uncertainty: 256.0,
+    };
+    near(one.total(), 511.0);
+    near(one.first_token(), 19.0);
+    near(one.blurred(), 13.0);
+    let names: Vec<_> = one.named().map(|(name, _)| name).to_vec();
+    let json = serde_json::to_value(one).unwrap();
+    assert!(names.iter().all(|name| json.get(name).is_some()), "{json}");
+}

@@ -185,6 +185,14 @@ impl Scanner {
                 self.state = if self.in_key { State::Colon } else { State::After };
                 after
             }
+            // Bodies written in pure ASCII consist of these.
+            Some((_, [b'u', a, b, c, d, after @ ..])) if [a, b, c, d].iter().all(|digit| digit.is_ascii_hexdigit()) => {
+                let unit = [a, b, c, d]
+                    .iter()
+                    .fold(0, |unit, digit| unit << 4 | hex_value(**digit));
+                self.code_unit(unit, to);
+                after
+            }
             Some((_, after)) => {
                 self.state = State::Escape;
                 after
@@ -217,15 +225,18 @@ impl Scanner {
     }
 
     fn hex(&mut self, byte: u8, to: &mut impl Events) {
-        let Some(digit) = char::from(byte).to_digit(16) else {
+        if !byte.is_ascii_hexdigit() {
             self.state = State::Failed;
             return;
-        };
-        self.unit = self.unit << 4 | digit;
-        let Some(unit) = self.unit.checked_sub(0x1_0000) else {
-            return;
-        };
-        self.state = State::Text;
+        }
+        self.unit = self.unit << 4 | hex_value(byte);
+        if let Some(unit) = self.unit.checked_sub(0x1_0000) {
+            self.state = State::Text;
+            self.code_unit(unit, to);
+        }
+    }
+
+    fn code_unit(&mut self, unit: u32, to: &mut impl Events) {
         match (self.high.take(), unit) {
             (Some(high), 0xDC00..=0xDFFF) => character(0x1_0000 + ((high - 0xD800) << 10) + (unit - 0xDC00), to),
             (high, _) => {
@@ -273,6 +284,10 @@ impl Scanner {
         }
         rest
     }
+}
+
+fn hex_value(digit: u8) -> u32 {
+    char::from(digit).to_digit(16).unwrap_or(0)
 }
 
 /// Passes a code point on; a lone surrogate as U+FFFD.

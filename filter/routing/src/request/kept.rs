@@ -18,7 +18,7 @@ impl Kept {
     pub(super) fn push(&mut self, piece: &[u8], max: usize) {
         let room = max.saturating_sub(self.bytes.len());
         self.over |= piece.len() > room;
-        self.bytes.extend(piece.iter().take(room));
+        self.bytes.extend_from_slice(piece.get(..room).unwrap_or(piece));
     }
 
     /// All of it, unless it went over the bound.

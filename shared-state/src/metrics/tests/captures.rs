@@ -13,6 +13,7 @@ const LLAMACPP_IDLE: &str = include_str!("../../../../tests/fixtures/captures/ll
 const LLAMACPP_TWO: &str = include_str!("../../../../tests/fixtures/captures/llamacpp-load-2running.txt");
 const LLAMACPP_FULL: &str = include_str!("../../../../tests/fixtures/captures/llamacpp-load-4running-3deferred.txt");
 
+#[cfg(not(target_arch = "wasm32"))]
 pub const VLLM: [&str; 5] = [IDLE, BUSY, LORA_WAITING, KV_FULL, IDLE_AFTER];
 
 /// The body of the first `GET /metrics` of a recording, by its own Content-Length.

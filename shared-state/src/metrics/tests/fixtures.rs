@@ -63,6 +63,7 @@ pub fn named(name: &str) -> &'static [u8] {
     PAGES.iter().find(|(known, _)| *known == name).unwrap().1
 }
 
+#[cfg(not(target_arch = "wasm32"))]
 pub fn texts() -> impl Iterator<Item = &'static str> {
     PAGES.iter().map(|&(_, page)| core::str::from_utf8(page).unwrap())
 }

@@ -1,0 +1,164 @@
+//! Envoy's static configuration, from the template beside this file.
+//!
+//! One pool per listener: the pool's cluster and the route are one pair. Several pools behind one
+//! listener need routes chosen by model, which is not rendered here yet.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use berth_shared_state::config::{Config, Discovery, Pool};
+use berth_shared_state::limits::BODY_HOLD_RENDERED_BYTES;
+use berth_shared_state::names;
+use serde_json::{Value, json};
+
+use super::EnvoyArgs;
+
+const TEMPLATE: &str = include_str!("envoy.yaml");
+
+/// Paths that clients need. Everything else is answered with 404, since engines leave administrative
+/// paths open beside them (/pause, /update_weights, adapter loading).
+const FORWARDED: &str = "/(openai/)?(v1/(chat/completions|completions|responses|messages(/count_tokens)?|embeddings|\
+     pooling|classify|score|rerank|audio/(transcriptions|translations)|models(/.+)?)|v2/rerank|pooling|classify|score|\
+     rerank|tokenize|detokenize|generate)/?";
+
+/// Renders the whole file.
+pub fn render(config: &Config, document: &str, args: &EnvoyArgs) -> anyhow::Result<String> {
+    let [pool] = config.pools.as_slice() else {
+        bail!(
+            "{} pools in one config: a listener is rendered for one pool; write one config per pool, each with its own --listen",
+            config.pools.len()
+        );
+    };
+    let embedded = embedded(document)?;
+    let wasm = |name: &str| yaml(&Path::new(&args.wasm).join(name).display().to_string());
+    let cluster = cluster_name(pool);
+    let timeout = format!("{}s", args.timeout);
+    let mut forward = String::from(FORWARDED);
+    for path in &args.forward {
+        let _ = write!(forward, "|{}", regex_escape(path));
+    }
+    let values = [
+        ("LISTEN_IP", args.listen.ip().to_string()),
+        ("LISTEN_PORT", args.listen.port().to_string()),
+        ("ADMIN_IP", args.admin.ip().to_string()),
+        ("ADMIN_PORT", args.admin.port().to_string()),
+        ("CLUSTER", yaml(&cluster)),
+        ("PATHS", yaml(&forward)),
+        ("TIMEOUT", timeout),
+        ("BODY_LIMIT", BODY_HOLD_RENDERED_BYTES.to_string()),
+        ("STRIP", strip()),
+        ("CONFIG", yaml(&embedded)),
+        ("FILTER_WASM", wasm("berth_filter.wasm")),
+        ("SERVICE_WASM", wasm("berth_service.wasm")),
+        ("SCRAPE_CLUSTER", yaml(&pool.scrape.cluster)),
+        ("SCRAPE_HEADER", yaml(&pool.scrape.address_header)),
+        ("ADMIN_CLUSTER", yaml(admin_cluster(pool))),
+        ("ENVIRONMENT", environment(pool)),
+        ("DESTINATION", yaml(names::DESTINATION_ENDPOINT)),
+        ("ENDPOINTS", endpoints(pool, args)?),
+    ];
+    let mut out = select(TEMPLATE, args.without_berth);
+    for (name, value) in &values {
+        out = out.replace(&format!("@{name}@"), value);
+    }
+    Ok(out)
+}
+
+/// Keeps the lines for this variant: `#+` marks lines only with Berth, `#-` only without.
+fn select(template: &str, without: bool) -> String {
+    let mut out = String::new();
+    for line in template.lines() {
+        let (text, wanted) = match line.rsplit_once("  #") {
+            Some((text, "+")) => (text, !without),
+            Some((text, "-")) => (text, without),
+            _ => (line, true),
+        };
+        if wanted {
+            out.push_str(text);
+            out.push('\n');
+        }
+    }
+    out
+}
+
+/// The config as it is put into Envoy: held bodies may be as large as the rendered routes allow.
+fn embedded(document: &str) -> anyhow::Result<String> {
+    let mut value: Value = serde_json::from_str(document).context("the config is not JSON")?;
+    if let Some(root) = value.as_object_mut() {
+        let body = root.entry("body").or_insert_with(|| json!({}));
+        if let Some(body) = body.as_object_mut() {
+            body.entry("hold").or_insert_with(|| json!(BODY_HOLD_RENDERED_BYTES));
+        }
+    }
+    Ok(value.to_string())
+}
+
+fn cluster_name(pool: &Pool) -> String {
+    match &pool.discovery {
+        Discovery::Static(_) => pool.name.clone(),
+        Discovery::EnvoyAdmin { cluster, .. } => cluster.clone(),
+    }
+}
+
+fn admin_cluster(pool: &Pool) -> &str {
+    match &pool.discovery {
+        Discovery::Static(_) => "berth_admin",
+        Discovery::EnvoyAdmin { admin, .. } => admin,
+    }
+}
+
+/// Every header that could steer the proxy is removed once more in front of Berth, so that a
+/// fail-open filter cannot be used to steer. Trusted ones stay for Berth to read.
+fn strip() -> String {
+    let always = [names::DESTINATION_ENDPOINT, names::ORIGINAL_DST_HOST];
+    always.iter().map(|name| format!("                          - remove: {name}\n")).collect::<String>().trim_end().to_owned()
+}
+
+/// Variables that scrape headers are made from must be let into the VM by name.
+fn environment(pool: &Pool) -> String {
+    let keys: Vec<String> = pool.scrape.headers.iter().map(|(_, variable)| yaml(variable)).collect();
+    format!("{{ host_env_keys: [{}] }}", keys.join(", "))
+}
+
+fn endpoints(pool: &Pool, args: &EnvoyArgs) -> anyhow::Result<String> {
+    let hosts: Vec<(String, u16)> = match (&pool.discovery, &args.dns) {
+        (Discovery::Static(pods), _) => {
+            pods.iter().map(|pod| (pod.socket().ip().to_string(), pod.socket().port())).collect()
+        }
+        (Discovery::EnvoyAdmin { .. }, Some(dns)) => {
+            let (host, port) = dns.rsplit_once(':').context("--dns must be name:port")?;
+            vec![(host.to_owned(), port.parse().context("--dns must be name:port")?)]
+        }
+        (Discovery::EnvoyAdmin { cluster, .. }, None) => bail!(
+            "the pods of cluster {cluster:?} are found by Envoy: say where with --dns name:port (a headless service)"
+        ),
+    };
+    let kind = if matches!(pool.discovery, Discovery::Static(_)) { "STATIC" } else { "STRICT_DNS" };
+    let mut out = format!("      type: {kind}\n      load_assignment:\n        cluster_name: {}\n", yaml(&cluster_name(pool)));
+    out.push_str("        endpoints:\n          - lb_endpoints:\n");
+    for (host, port) in hosts {
+        let _ = writeln!(
+            out,
+            "              - endpoint: {{ address: {{ socket_address: {{ address: {}, port_value: {port} }} }} }}",
+            yaml(&host)
+        );
+    }
+    Ok(out.trim_end().to_owned())
+}
+
+/// A YAML scalar: JSON strings are YAML strings.
+fn yaml(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+fn regex_escape(path: &str) -> String {
+    let mut out = String::new();
+    for c in path.chars() {
+        if !c.is_ascii_alphanumeric() && !matches!(c, '/' | '_' | '-') {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    out
+}

@@ -1,0 +1,292 @@
+//! A pool of idle, freshly read pods, to be bent by each test.
+
+use berth_shared_state::config::{Adapters, Discovery, Pool, Routing, Scrape};
+use berth_shared_state::pod::PodAddress;
+use berth_shared_state::sample::{Engine, Level, Status};
+use berth_shared_state::snapshot::Snapshot;
+use berth_shared_state::table::{
+    ActiveAdapters, Discovered, Load, Models, NameId, PodRow, Rates, Readiness, Table, Trend,
+};
+use berth_shared_state::units::{Millis, Tokens, UnixMillis};
+
+use crate::decision::{Action, Ask, Decision, Input, PodFacts, PoolFacts, adapter_key, decide};
+use crate::ledger::OwnLoad;
+
+pub const NOW: UnixMillis = UnixMillis(10_000_000);
+/// Names of every table here.
+pub const BASE: NameId = NameId(0);
+pub const SQL: NameId = NameId(1);
+pub const FR: NameId = NameId(2);
+const NAMES: [&str; 3] = ["llama", "sql", "fr"];
+
+/// A pod's row and what the ledger has of it.
+#[derive(Clone, Debug)]
+pub struct Pod {
+    pub row: PodRow,
+    pub own: OwnLoad,
+    pub rate: Option<f64>,
+    pub avoided_until: Option<UnixMillis>,
+    pub recent: Vec<(u64, UnixMillis)>,
+}
+
+#[derive(Clone, Debug)]
+pub struct World {
+    pub pool: Pool,
+    pub discovery: Discovered,
+    pub pods: Vec<Pod>,
+    pub subset: Option<String>,
+}
+
+pub fn ago(millis: u64) -> UnixMillis {
+    UnixMillis(NOW.0 - millis)
+}
+
+pub fn address(index: usize) -> PodAddress {
+    format!("10.0.{}.{}:8000", index / 250, index % 250 + 1)
+        .parse()
+        .unwrap()
+}
+
+/// 8,000 tokens per second: 8 tokens are a millisecond.
+pub fn pool() -> Pool {
+    Pool {
+        name: "main".to_owned(),
+        models: Vec::new(),
+        engine: None,
+        discovery: Discovery::EnvoyAdmin {
+            cluster: "pods".to_owned(),
+            admin: "admin".to_owned(),
+            interval: Millis(1_000),
+        },
+        scrape: Scrape {
+            path: None,
+            port: None,
+            interval: Millis(1_000),
+            timeout: Millis(1_000),
+            models_interval: Millis(10_000),
+            cluster: "scrape".to_owned(),
+            address_header: "x-pod".to_owned(),
+            headers: Vec::new(),
+        },
+        adapters: Adapters {
+            resolver: false,
+            cold_load: Millis(20_000),
+        },
+        routing: Routing {
+            prefill_tokens_per_second: 8_000,
+            expected_output_tokens: 200,
+            stale_after: Millis(10_000),
+        },
+    }
+}
+
+/// Idle, ready, read 500 ms ago, 100,000 KV tokens, a models page of 5 s ago that lists the base.
+pub fn idle(index: usize) -> Pod {
+    let load = Load {
+        engine: Some(Engine::Vllm),
+        status: Status::Ok,
+        running: Some(0),
+        waiting: Some(0),
+        deferred: None,
+        kv_mean: Some(0.0),
+        kv_max: Some(0.0),
+        kv_capacity: Some(Tokens(100_000)),
+        engines: 1,
+        sleeping: None,
+    };
+    let row = PodRow {
+        address: address(index),
+        name: None,
+        readiness: Readiness::Ready,
+        since: UnixMillis(0),
+        incarnation: 0,
+        scraped_at: Some(ago(500)),
+        failures: 0,
+        last_error: None,
+        trend: Trend::Live,
+        load,
+        rates: Rates::default(),
+        activity: None,
+        resident: None,
+        models: Some(Models {
+            at: ago(5_000),
+            bases: vec![BASE],
+            adapters: Vec::new(),
+            max_model_len: None,
+        }),
+        proxy_active: None,
+    };
+    Pod {
+        row,
+        own: OwnLoad::default(),
+        rate: None,
+        avoided_until: None,
+        recent: Vec::new(),
+    }
+}
+
+impl Pod {
+    pub fn load(&mut self, running: u32, waiting: u32, kv: f32) -> &mut Self {
+        self.row.load.running = Some(running);
+        self.row.load.waiting = Some(waiting);
+        self.row.load.kv_mean = Some(kv);
+        self
+    }
+
+    pub fn lists(&mut self, adapter: NameId) -> &mut Self {
+        self.row.models.as_mut().unwrap().adapters.push((adapter, Some(BASE)));
+        self
+    }
+
+    pub fn active(&mut self, adapters: &[NameId], max: u32) -> &mut Self {
+        self.row.activity = Some(ActiveAdapters {
+            running: adapters.to_vec(),
+            waiting: adapters.to_vec(),
+            max: Some(max),
+        });
+        self
+    }
+
+    pub fn resident(&mut self, adapters: &[(NameId, Level)]) -> &mut Self {
+        self.row.resident = Some(adapters.to_vec());
+        self
+    }
+
+    pub fn sent(&mut self, adapter: &str, at: UnixMillis) -> &mut Self {
+        self.recent.insert(0, (adapter_key(adapter), at));
+        self
+    }
+
+    /// Requests of ours without a first token, sent since the sample.
+    pub fn unanswered(&mut self, requests: u32, tokens: u64) -> &mut Self {
+        self.own.unanswered += requests;
+        self.own.unanswered_tokens = self.own.unanswered_tokens + Tokens(tokens);
+        self.own.context_tokens = self.own.context_tokens + Tokens(tokens);
+        self.own.sent_since += requests;
+        self.own.sent_since_tokens = self.own.sent_since_tokens + Tokens(tokens);
+        self
+    }
+
+    pub fn never_read(&mut self) -> &mut Self {
+        self.row.scraped_at = None;
+        let load = &mut self.row.load;
+        (load.running, load.waiting, load.kv_mean, load.kv_capacity) = (None, None, None, None);
+        load.status = Status::Unknown;
+        self
+    }
+
+    pub fn read_at(&mut self, at: UnixMillis) -> &mut Self {
+        self.row.scraped_at = Some(at);
+        self
+    }
+}
+
+/// 800 tokens of prompt (100 ms) and 200 of output: k = 0.01 on an idle pod.
+pub const ASK: Ask<'static> = Ask {
+    model: None,
+    prompt: Tokens(800),
+    exact: Tokens(0),
+    output: Tokens(200),
+    prompts: 1,
+};
+
+pub fn ask_for(model: &str) -> Ask<'_> {
+    Ask {
+        model: Some(model),
+        ..ASK
+    }
+}
+
+impl World {
+    pub fn of(pods: usize) -> Self {
+        Self {
+            pool: pool(),
+            discovery: Discovered {
+                at: Some(ago(500)),
+                error: None,
+            },
+            pods: (0..pods).map(idle).collect(),
+            subset: None,
+        }
+    }
+
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::new(Table {
+            seq: 1,
+            written_at: ago(100),
+            config_epoch: 0,
+            discovery: self.discovery.clone(),
+            names: NAMES.map(str::to_owned).to_vec(),
+            pods: self.pods.iter().map(|pod| pod.row.clone()).collect(),
+        })
+    }
+
+    pub fn facts<'a>(&'a self, snapshot: &'a Snapshot) -> Vec<PodFacts<'a>> {
+        let facts = |(pod, row): (&'a Pod, &'a PodRow)| PodFacts {
+            row,
+            freshness: snapshot.freshness(row, &self.pool, NOW),
+            own: pod.own,
+            rate: pod.rate,
+            avoided_until: pod.avoided_until,
+            recent_adapters: &pod.recent,
+        };
+        self.pods.iter().zip(snapshot.pods()).map(facts).collect()
+    }
+
+    /// All reasons, with a seed.
+    pub fn decide_with(&self, ask: Ask<'_>, seed: u64) -> Decision {
+        let snapshot = self.snapshot();
+        let input = Input {
+            pool: &self.pool,
+            snapshot: Some(&snapshot),
+            pods: &self.facts(&snapshot),
+            facts: PoolFacts::default(),
+            ask,
+            subset: self.subset.as_deref(),
+            now: NOW,
+            in_full: true,
+        };
+        decide(&input, &mut fastrand::Rng::with_seed(seed))
+    }
+
+    pub fn decide(&self, ask: Ask<'_>) -> Decision {
+        self.decide_with(ask, 7)
+    }
+
+    /// How often each pod is first over many seeds.
+    pub fn tally(&self, ask: Ask<'_>, seeds: u64) -> Vec<u32> {
+        let mut tally = vec![0; self.pods.len()];
+        for seed in 0..seeds {
+            tally[first(&self.decide_with(ask, seed))] += 1;
+        }
+        tally
+    }
+
+    /// The pod goes first whatever the lot says.
+    #[track_caller]
+    pub fn always(&self, ask: Ask<'_>, pod: usize) -> Decision {
+        let tally = self.tally(ask, 30);
+        assert_eq!(
+            tally[pod],
+            30,
+            "{tally:?}\n{}",
+            super::explain::table(&self.decide(ask).why)
+        );
+        self.decide(ask)
+    }
+}
+
+/// Index of the pod that goes first.
+#[track_caller]
+pub fn first(decision: &Decision) -> usize {
+    endpoints(decision)[0]
+}
+
+#[track_caller]
+pub fn endpoints(decision: &Decision) -> Vec<usize> {
+    let Action::Route { endpoints, .. } = &decision.action else {
+        panic!("not routed: {:?}", decision.why);
+    };
+    let index = |pod: &PodAddress| (0..5_000).find(|index| address(*index) == *pod).unwrap();
+    endpoints.iter().map(index).collect()
+}

@@ -1,0 +1,208 @@
+use super::*;
+use crate::limits::BOUNDARY_MAX_BYTES;
+
+const HOLD: usize = 1000;
+
+fn verdict(headers: &[(&str, &str)], end_of_stream: bool) -> HeadVerdict {
+    let headers: Vec<(&str, &[u8])> = headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
+    classify(
+        &Head {
+            headers: &headers,
+            end_of_stream,
+        },
+        HOLD,
+    )
+}
+
+fn shown(verdict: &HeadVerdict) -> String {
+    match verdict {
+        HeadVerdict::Hold(reader) => format!("hold {:?}", reader.api()),
+        HeadVerdict::TooLarge(api) => format!("too large {api:?}"),
+        HeadVerdict::Pass(reason) => format!("pass {}", reason.as_str()),
+    }
+}
+
+/// A POST of JSON to a path.
+#[track_caller]
+fn check_path(path: &str, expected: &str) {
+    let headers = [
+        (":method", "POST"),
+        (":path", path),
+        ("content-type", "application/json"),
+    ];
+    assert_eq!(shown(&verdict(&headers, false)), expected, "{path}");
+}
+
+/// A POST to the chat path with further headers.
+#[track_caller]
+fn check_headers(more: &[(&str, &str)], expected: &str) {
+    let headers = [&[(":path", "/v1/chat/completions")], more].concat();
+    assert_eq!(shown(&verdict(&headers, false)), expected, "{more:?}");
+}
+
+#[test]
+fn every_inference_path_is_held() {
+    for (path, api) in [
+        ("/v1/chat/completions", Api::Chat),
+        ("/v1/completions", Api::Completions),
+        ("/v1/responses", Api::Responses),
+        ("/v1/messages", Api::Messages),
+        ("/v1/messages/count_tokens", Api::Tokenize),
+        ("/v1/embeddings", Api::Embeddings),
+        ("/pooling", Api::Embeddings),
+        ("/classify", Api::Embeddings),
+        ("/rerank", Api::Rerank),
+        ("/v1/rerank", Api::Rerank),
+        ("/v2/rerank", Api::Rerank),
+        ("/score", Api::Rerank),
+        ("/v1/score", Api::Rerank),
+        ("/v1/audio/transcriptions", Api::Audio),
+        ("/v1/audio/translations", Api::Audio),
+        ("/tokenize", Api::Tokenize),
+        ("/detokenize", Api::Tokenize),
+        ("/generate", Api::Generate),
+        ("/generate_stream", Api::Generate),
+        ("/a/inference/v1/generate", Api::Generate),
+    ] {
+        check_path(path, &format!("hold {api:?}"));
+    }
+}
+
+#[test]
+fn prefix_query_and_slash_do_not_matter() {
+    check_path("/openai/v1/chat/completions/", "hold Chat");
+    check_path("/v1/completions?x=1/chat/completions", "hold Completions");
+    check_path("/x/v1/chat/completions/?a=/", "hold Chat");
+}
+
+#[test]
+fn other_paths_pass() {
+    for path in [
+        "/",
+        "/v1/models",
+        "/health",
+        "/v1/xcompletions",
+        "/v1/completions/x",
+        "/messages",
+        "",
+        "/v1/chat",
+    ] {
+        check_path(path, "pass not-inference");
+    }
+    assert_eq!(shown(&verdict(&[], false)), "pass not-inference");
+}
+
+#[test]
+fn the_path_alone_can_ask_for_a_stream() {
+    let HeadVerdict::Hold(mut reader) = verdict(&[(":path", "/generate_stream")], false) else {
+        panic!("held")
+    };
+    reader.feed(b"{}", &mut NoPrompt);
+    assert!(reader.finish().stream);
+}
+
+#[test]
+fn other_methods_pass() {
+    check_headers(&[(":method", "GET")], "pass method");
+    check_headers(&[(":method", "OPTIONS")], "pass method");
+    check_headers(&[(":method", "CONNECT")], "pass connect");
+    check_headers(&[], "hold Chat");
+}
+
+#[test]
+fn upgrades_pass() {
+    check_headers(
+        &[("connection", "keep-alive, Upgrade"), ("upgrade", "foo")],
+        "pass upgrade",
+    );
+    check_headers(&[("upgrade", "WebSocket")], "pass upgrade");
+    check_headers(&[(":method", "CONNECT"), (":protocol", "websocket")], "pass upgrade");
+    check_headers(&[("connection", "keep-alive")], "hold Chat");
+    // Java's client offers HTTP/2 with every plain request.
+    check_headers(
+        &[("connection", "Upgrade, HTTP2-Settings"), ("upgrade", "h2c")],
+        "hold Chat",
+    );
+}
+
+#[test]
+fn only_readable_bodies_are_held() {
+    check_headers(&[("content-type", "application/json; charset=utf-8")], "hold Chat");
+    check_headers(&[("Content-Type", "Application/JSON")], "hold Chat");
+    check_headers(&[("content-type", "application/vnd.x+json")], "hold Chat");
+    check_headers(&[("content-type", "text/plain")], "pass content-type");
+    check_headers(
+        &[("content-type", "application/x-www-form-urlencoded")],
+        "pass content-type",
+    );
+    check_headers(
+        &[("content-type", "multipart/form-data; boundary=x")],
+        "pass content-type",
+    );
+    check_headers(&[("content-type", "application/grpc-web+proto")], "pass grpc");
+    check_headers(&[("content-encoding", "gzip")], "pass compressed-body");
+    check_headers(
+        &[("content-encoding", "identity"), ("content-encoding", "br")],
+        "pass compressed-body",
+    );
+    check_headers(&[("content-encoding", "Identity")], "hold Chat");
+}
+
+#[test]
+fn a_request_without_body_passes() {
+    let headers = [(":path", "/v1/chat/completions")];
+    assert_eq!(shown(&verdict(&headers, true)), "pass no-body");
+    check_headers(&[("content-length", "0")], "pass no-body");
+}
+
+#[test]
+fn a_declared_length_over_the_hold_bound_is_told_at_once() {
+    check_headers(&[("content-length", "1000")], "hold Chat");
+    check_headers(&[("content-length", "1001")], "too large Chat");
+    check_headers(
+        &[("content-length", "1001"), ("content-type", "text/plain")],
+        "pass content-type",
+    );
+    check_headers(&[("content-length", "many")], "hold Chat");
+}
+
+#[test]
+fn audio_may_be_multipart_with_a_usable_boundary() {
+    #[track_caller]
+    fn check(content_type: &str, expected: &str) {
+        let headers = [(":path", "/v1/audio/transcriptions"), ("content-type", content_type)];
+        assert_eq!(shown(&verdict(&headers, false)), expected, "{content_type}");
+    }
+    check("multipart/form-data; boundary=abc", "hold Audio");
+    check("Multipart/Form-Data; charset=utf-8; Boundary=\"a b;c\"", "hold Audio");
+    check("multipart/form-data", "pass content-type");
+    check("multipart/form-data; boundary=", "pass content-type");
+    check(
+        &format!("multipart/form-data; boundary={}", "b".repeat(BOUNDARY_MAX_BYTES)),
+        "hold Audio",
+    );
+    check(
+        &format!("multipart/form-data; boundary={}", "b".repeat(BOUNDARY_MAX_BYTES + 1)),
+        "pass content-type",
+    );
+    check("application/json", "hold Audio");
+}
+
+#[test]
+fn reasons_are_serialized_as_they_are_shown() {
+    use PassReason::*;
+    for reason in [
+        Upgrade,
+        Connect,
+        Grpc,
+        NotInference,
+        Method,
+        NoBody,
+        CompressedBody,
+        ContentType,
+        BodyTooLarge,
+    ] {
+        let json = serde_json::to_string(&reason).expect("serializes");
+        assert_eq!(json, format!("\"{}\"", reason.as_str()));
+    }
+}

@@ -1,0 +1,210 @@
+//! One request through its phases.
+//!
+//! ```text
+//!  headers: strip -> classify -> pass
+//!                             \-> hold -> body ... end -> decide -> continue -> response -> log
+//!                                   \------ bound ------/      \-> reply
+//! ```
+//! The request's headers can only be written until the first `Continue`; what later phases need is
+//! copied before.
+
+use berth_filter_routing::decision::{Action as Chosen, Refusal};
+use berth_filter_routing::header;
+use berth_filter_routing::request::{BodyReader, Facts, Head, HeadVerdict, NoPrompt, classify};
+use berth_shared_state::names;
+use berth_shared_state::pod::PodAddress;
+use berth_shared_state_glue::host::{self, Buffer, Map};
+use berth_shared_state_glue::vm::Action;
+
+use crate::gateway::Gateway;
+use crate::outcome;
+
+/// Bytes of an error body that are looked at, to tell a context-length error from a failing pod.
+const ERROR_BODY_BYTES: usize = 4096;
+
+/// One request.
+pub struct Stream {
+    id: u32,
+    /// The root it came through.
+    pub root: u32,
+    phase: Phase,
+    /// Steering inputs from trusted sources: name and value.
+    steering: Vec<(&'static str, String)>,
+    /// The decision for `x-berth-decision`, kept until the response.
+    explained: Option<String>,
+    response: Response,
+}
+
+/// Where the request is.
+enum Phase {
+    /// Nothing of it is Berth's business (any more).
+    Passed,
+    /// Headers are held; the body is being read.
+    Held { reader: BodyReader, read: usize },
+    /// Sent to a pod; the ledger has it.
+    Sent,
+}
+
+/// What is known of the response.
+#[derive(Default)]
+struct Response {
+    status: u16,
+    streams: bool,
+    first_byte: bool,
+    error: Vec<u8>,
+}
+
+impl Stream {
+    /// A stream that has just begun.
+    pub fn new(id: u32, root: u32) -> Self {
+        Self {
+            id,
+            root,
+            phase: Phase::Passed,
+            steering: Vec::new(),
+            explained: None,
+            response: Response::default(),
+        }
+    }
+
+    /// Strips, classifies, and holds what has to be read.
+    pub fn request_headers(&mut self, gateway: &mut Gateway, end: bool) -> Action {
+        let headers = host::headers(Map::Request).unwrap_or_default();
+        self.steering = gateway.steering(&headers);
+        for name in names::STRIPPED {
+            if headers.iter().any(|(key, _)| key == name.as_bytes()) {
+                let _ = host::remove_header(Map::Request, name);
+            }
+        }
+        let named: Vec<(&str, &[u8])> = headers
+            .iter()
+            .filter_map(|(name, value)| Some((core::str::from_utf8(name).ok()?, value.as_slice())))
+            .collect();
+        match classify(&Head { headers: &named, end_of_stream: end }, gateway.hold_bytes()) {
+            HeadVerdict::Pass(reason) => gateway.passed(reason.as_str()),
+            HeadVerdict::TooLarge(api) => return self.decide(gateway, &BodyReader::json(api).facts()),
+            HeadVerdict::Hold(reader) if gateway.hold.begin(self.id, host::now()) => {
+                self.phase = Phase::Held { reader, read: 0 };
+                return Action::Pause;
+            }
+            HeadVerdict::Hold(_) => gateway.passed("no-body-hold"),
+        }
+        Action::Continue
+    }
+
+    /// Reads what is new of the body; decides at its end or at the bound.
+    pub fn request_body(&mut self, gateway: &mut Gateway, size: usize, end: bool) -> Action {
+        let Phase::Held { reader, read } = &mut self.phase else { return Action::Continue };
+        if gateway.hold.body(self.id) {
+            gateway.body_hold_proven();
+        }
+        if size > *read {
+            let piece = host::buffer(Buffer::RequestBody, *read, size - *read).unwrap_or_default();
+            *read += piece.len();
+            reader.feed(&piece, &mut NoPrompt);
+        }
+        if !end && size < gateway.hold_bytes() {
+            return Action::Pause;
+        }
+        self.decide_held(gateway, end)
+    }
+
+    /// A body that ends with trailers never has its end flag.
+    pub fn request_trailers(&mut self, gateway: &mut Gateway) -> Action {
+        self.decide_held(gateway, true)
+    }
+
+    fn decide_held(&mut self, gateway: &mut Gateway, end: bool) -> Action {
+        match core::mem::replace(&mut self.phase, Phase::Passed) {
+            Phase::Held { reader, .. } => self.decide(gateway, &if end { reader.finish() } else { reader.facts() }),
+            other => {
+                self.phase = other;
+                Action::Continue
+            }
+        }
+    }
+
+    fn decide(&mut self, gateway: &mut Gateway, facts: &Facts) -> Action {
+        let decision = gateway.decide(self.id, facts, &self.steering);
+        let why = header::decision(&decision);
+        let _ = host::set_state(names::STATE_DECISION, why.as_bytes());
+        self.explained = gateway.shows_decisions().then_some(why);
+        match &decision.action {
+            Chosen::Route { endpoints, .. } => self.route(endpoints, facts),
+            Chosen::Reply(refusal) => return self.reply(refusal, facts),
+            Chosen::Pass(_) => self.phase = Phase::Passed,
+        }
+        Action::Continue
+    }
+
+    fn route(&mut self, endpoints: &[PodAddress], facts: &Facts) {
+        let value = header::destination(endpoints);
+        if let Some(model) = facts.model.as_deref().and_then(header::model) {
+            let _ = host::set_header(Map::Request, names::MODEL_NAME, model.as_bytes());
+        }
+        match host::set_header(Map::Request, names::DESTINATION_ENDPOINT, value.as_bytes()) {
+            Ok(()) => self.phase = Phase::Sent,
+            Err(error) => log::error!("the pick {value} could not be set ({error}): the proxy's balancer decides"),
+        }
+        let _ = host::set_state(names::STATE_ENDPOINTS, value.as_bytes());
+    }
+
+    fn reply(&mut self, refusal: &Refusal, facts: &Facts) -> Action {
+        let headers = header::refusal(refusal);
+        let body = header::body(refusal, facts.api);
+        match host::reply(refusal.status, &headers, body.as_bytes(), refusal.reason.as_str()) {
+            Ok(()) => Action::Pause,
+            Err(error) => {
+                log::error!("a reply could not be sent ({error}): the request goes on");
+                Action::Continue
+            }
+        }
+    }
+
+    /// Learns who answered, and whether the answer is a stream.
+    pub fn response_headers(&mut self, gateway: &mut Gateway, end: bool) {
+        if let Some(explained) = self.explained.take() {
+            let _ = host::set_header(Map::Response, names::DECISION, explained.as_bytes());
+        }
+        if !matches!(self.phase, Phase::Sent) {
+            return;
+        }
+        let header = |name| host::header(Map::Response, name).unwrap_or_default();
+        self.response.status = core::str::from_utf8(&header(":status")).ok().and_then(|s| s.parse().ok()).unwrap_or(0);
+        self.response.streams = header("content-type").starts_with(b"text/event-stream");
+        gateway.served(self.id, outcome::serving_pod(), outcome::attempts());
+        if end {
+            self.response.first_byte = true;
+        }
+    }
+
+    /// The first bytes of a stream are its first token. Later pieces cost one look-up.
+    pub fn response_body(&mut self, gateway: &mut Gateway, size: usize) {
+        if !matches!(self.phase, Phase::Sent) {
+            return;
+        }
+        if self.response.status == 500 && self.response.error.len() < ERROR_BODY_BYTES {
+            let piece = host::buffer(Buffer::ResponseBody, 0, ERROR_BODY_BYTES).unwrap_or_default();
+            self.response.error.extend(piece);
+        }
+        if !self.response.first_byte && size > 0 {
+            self.response.first_byte = true;
+            gateway.first_bytes(self.id, self.response.status, self.response.streams);
+        }
+    }
+
+    /// The stream is over, for whatever reason.
+    pub fn ended(&mut self, gateway: &mut Gateway) {
+        gateway.hold.end(self.id);
+        if !matches!(core::mem::replace(&mut self.phase, Phase::Passed), Phase::Sent) {
+            return;
+        }
+        gateway.served(self.id, outcome::serving_pod(), outcome::attempts());
+        gateway.ended(self.id, outcome::read(self.response.status, &self.response.error));
+    }
+
+    /// The host will never deliver the body: the request goes on undecided.
+    pub fn let_go(&mut self) {
+        self.phase = Phase::Passed;
+    }
+}

@@ -1,0 +1,193 @@
+//! Drives the pure poller: timer and callout answers in, callouts and published tables out.
+//!
+//! One [`PollerRoot`] per root context, with one pure poller per pool. It is used by the service;
+//! the filter's roots can hold one too where no service can be deployed.
+
+use berth_shared_state::config::Config;
+use berth_shared_state::limits::{PAGE_MAX_BYTES, TICK};
+use berth_shared_state::names;
+use berth_shared_state::poll::{Call, CallId, Effect, Event, HeaderValue, Poller, Response, Severity, Target};
+use berth_shared_state::store::SharedData;
+use berth_shared_state::table::ScrapeError;
+use berth_shared_state::units::Millis;
+use hashbrown::HashMap;
+
+use crate::host::{self, Buffer, HostError, HostStore, Map};
+use crate::stats::Stats;
+
+/// One root context that polls.
+pub struct PollerRoot {
+    pools: Vec<PoolPoller>,
+    /// Open callouts: the host's token -> pool and the poller's own id.
+    open: HashMap<u32, (usize, CallId)>,
+    stats: Stats,
+}
+
+struct PoolPoller {
+    name: String,
+    poller: Poller,
+    /// Last value of the refresh key that was acted on.
+    refreshed: Vec<u8>,
+}
+
+/// Logs every mistake of a document; `None` when there are any.
+#[must_use]
+pub fn parse(document: &[u8]) -> Option<Config> {
+    match Config::parse(document) {
+        Ok(config) => Some(config),
+        Err(errors) => {
+            for error in errors {
+                log::error!("configuration: {error}");
+            }
+            None
+        }
+    }
+}
+
+/// Two random numbers in one: the host's entropy through std, and the clock.
+#[must_use]
+pub fn seed() -> u64 {
+    use core::hash::{BuildHasher, Hasher};
+    let mut hasher = std::hash::RandomState::new().build_hasher();
+    hasher.write_u64(host::now_nanos());
+    hasher.finish()
+}
+
+impl PollerRoot {
+    /// Reads the document; `None` (and a log line for each mistake) when it is not valid.
+    ///
+    /// Nothing is sent from here: hosts configure more VMs than they keep.
+    #[must_use]
+    pub fn configure(document: &[u8]) -> Option<Self> {
+        let config = parse(document)?;
+        let seed = seed();
+        let pools = config
+            .pools
+            .iter()
+            .map(|pool| PoolPoller {
+                name: pool.name.clone(),
+                poller: Poller::new(pool, config.epoch, seed),
+                refreshed: Vec::new(),
+            })
+            .collect();
+        if let Err(error) = host::set_tick(TICK) {
+            log::error!("this host has no timers ({error}): pods cannot be polled");
+            return None;
+        }
+        Some(Self { pools, open: HashMap::new(), stats: Stats::default() })
+    }
+
+    /// The root's timer.
+    pub fn tick(&mut self) {
+        for index in 0..self.pools.len() {
+            if self.wants_refresh(index) {
+                self.feed(index, Event::RefreshModels);
+            }
+            self.feed(index, Event::Tick);
+        }
+    }
+
+    /// A filter that met an unknown model writes the refresh key.
+    fn wants_refresh(&mut self, index: usize) -> bool {
+        let Some(pool) = self.pools.get_mut(index) else { return false };
+        match HostStore.get(&names::refresh_key(&pool.name)) {
+            Ok(Some(stored)) if stored.value != pool.refreshed => {
+                // What was there before this poller existed asks for nothing: pages are read at first sight.
+                pool.refreshed = stored.value;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A callout was answered, or reset when there are no headers. Tokens of others are not ours.
+    pub fn answered(&mut self, token: u32, headers: usize) {
+        let Some((index, call)) = self.open.remove(&token) else { return };
+        if headers == 0 {
+            self.feed(index, Event::Answer { call, outcome: Err(ScrapeError::Unreachable) });
+            return;
+        }
+        let text = |name| String::from_utf8(host::header(Map::CallAnswer, name).unwrap_or_default()).ok();
+        let status = text(":status").and_then(|status| status.parse().ok()).unwrap_or(0);
+        let location = text("location");
+        let retry_after = text("retry-after").and_then(|seconds| seconds.parse::<u64>().ok());
+        // One byte more than allowed shows that there was more.
+        let body = host::buffer(Buffer::CallAnswer, 0, PAGE_MAX_BYTES + 1).unwrap_or_default();
+        let response = Response {
+            status,
+            body: &body,
+            retry_after: retry_after.map(|seconds| Millis(seconds.saturating_mul(1000))),
+            location: location.as_deref(),
+        };
+        self.feed(index, Event::Answer { call, outcome: Ok(response) });
+    }
+
+    /// Feeds one event and does what comes out; a call that fails at once is an event again.
+    fn feed(&mut self, index: usize, event: Event<'_>) {
+        let Some(pool) = self.pools.get_mut(index) else { return };
+        let mut effects = pool.poller.on(event, host::now());
+        let mut failed = Vec::new();
+        while !effects.is_empty() {
+            for effect in effects.drain(..) {
+                failed.extend(self.apply(index, effect));
+            }
+            for call in failed.drain(..) {
+                let Some(pool) = self.pools.get_mut(index) else { return };
+                let answer = Event::Answer { call, outcome: Err(ScrapeError::NotSent) };
+                effects.extend(pool.poller.on(answer, host::now()));
+            }
+        }
+    }
+
+    /// Does one thing. Returns the call when it could not be sent.
+    fn apply(&mut self, index: usize, effect: Effect) -> Option<CallId> {
+        let pool = self.pools.get(index).map_or("", |pool| &pool.name);
+        match effect {
+            Effect::Call(call) => {
+                return match send(&call) {
+                    Ok(token) => {
+                        self.open.insert(token, (index, call.id));
+                        None
+                    }
+                    Err(error) => {
+                        log::debug!("call to cluster {} failed at once: {error}", call.cluster);
+                        Some(call.id)
+                    }
+                };
+            }
+            Effect::Publish { bytes } => {
+                if let Err(error) = HostStore.set(&names::table_key(pool), &bytes, None) {
+                    log::error!("pool {pool}: the table cannot be published: {error}");
+                }
+            }
+            Effect::Log { severity: Severity::Info, text } => log::info!("pool {pool}: {text}"),
+            Effect::Log { severity: Severity::Warn, text } => log::warn!("pool {pool}: {text}"),
+            Effect::Count { stat, value } => {
+                let name = names::pool_stat(pool, stat.name());
+                if stat.is_gauge() { self.stats.gauge(&name, value) } else { self.stats.count(&name, value) }
+            }
+        }
+        None
+    }
+}
+
+/// Sends one call. Variables that are not set leave their header out.
+#[allow(clippy::disallowed_methods, reason = "the VM's environment is where scrape headers come from")]
+fn send(call: &Call) -> Result<u32, HostError> {
+    let named: Vec<(&str, String)> = call
+        .headers
+        .iter()
+        .filter_map(|(name, value)| match value {
+            HeaderValue::Text(text) => Some((name.as_str(), text.clone())),
+            HeaderValue::Variable(variable) => Some((name.as_str(), std::env::var(variable).ok()?)),
+        })
+        .collect();
+    let mut headers: Vec<(&str, &str)> =
+        vec![(":method", "GET"), (":path", &call.path), (":authority", &call.authority)];
+    if matches!(call.target, Target::Metrics(_)) {
+        headers.push(("accept", "text/plain;version=0.0.4"));
+    }
+    headers.push(("accept-encoding", "identity"));
+    headers.extend(named.iter().map(|(name, value)| (*name, value.as_str())));
+    host::call(&call.cluster, &headers, call.timeout)
+}

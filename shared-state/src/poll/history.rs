@@ -1,0 +1,154 @@
+//! What one scrape alone cannot tell: rates, restarts, frozen and stuck pods.
+
+use crate::limits::{FROZEN_AFTER, FROZEN_SCRAPES, RATE_WEIGHT, STUCK_AFTER, STUCK_SCRAPES};
+use crate::sample::{Counters, Engine, Sample};
+use crate::table::{Rates, Trend};
+use crate::units::Millis;
+
+/// What earlier scrapes of one process showed.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    last: Option<Seen>,
+    rates: Rates,
+    frozen: Run,
+    stuck: Run,
+}
+
+#[derive(Debug)]
+struct Seen {
+    at: Millis,
+    counters: Counters,
+    started_at: Option<f64>,
+    gauges: Gauges,
+}
+
+#[derive(Debug, PartialEq)]
+struct Gauges([Option<u32>; 3], [Option<f64>; 2]);
+
+/// What a scrape adds to the earlier ones.
+#[derive(Debug, PartialEq)]
+pub(super) struct Step {
+    pub(super) restarted: bool,
+    pub(super) rates: Rates,
+    pub(super) trend: Trend,
+}
+
+impl History {
+    /// Takes the next usable page in.
+    pub(super) fn step(&mut self, sample: &Sample, at: Millis) -> Step {
+        let restarted = self
+            .last
+            .as_ref()
+            .is_some_and(|last| last.is_of_another_process(sample));
+        if restarted {
+            *self = Self::default();
+        }
+        let gauges = Gauges(
+            [sample.running, sample.waiting, sample.deferred],
+            [sample.kv_mean, sample.kv_max],
+        );
+        let unchanged = self
+            .last
+            .as_ref()
+            .is_some_and(|last| last.counters == sample.counters && last.gauges == gauges);
+        let frozen = self
+            .frozen
+            .step(unchanged && may_freeze(sample), at, FROZEN_SCRAPES, FROZEN_AFTER);
+        let queue_only = sample.running == Some(0) && sample.waiting.is_some_and(|waiting| waiting > 0);
+        let stuck = self.stuck.step(queue_only, at, STUCK_SCRAPES, STUCK_AFTER);
+        // Two pages in one millisecond give no rate: wait for the next.
+        let passed = self.last.as_ref().map(|last| at.0.saturating_sub(last.at.0));
+        if let (Some(last), Some(passed @ 1..)) = (&self.last, passed) {
+            self.rates = rates(&self.rates, &last.counters, &sample.counters, passed as f64 / 1000.0);
+        }
+        if passed != Some(0) {
+            self.last = Some(Seen {
+                at,
+                counters: sample.counters,
+                started_at: sample.started_at,
+                gauges,
+            });
+        }
+        let trend = match (stuck, frozen) {
+            (true, _) => Trend::Stuck,
+            (_, true) => Trend::Frozen,
+            _ => Trend::Live,
+        };
+        Step {
+            restarted,
+            rates: self.rates,
+            trend,
+        }
+    }
+}
+
+/// Load is shown, and there is a counter that must move under load. llama.cpp counts tokens only
+/// when a request ends, so a long answer looks like a frozen page.
+fn may_freeze(sample: &Sample) -> bool {
+    let shown = |gauge: Option<u32>| gauge.is_some_and(|value| value > 0);
+    (shown(sample.running) || shown(sample.waiting))
+        && sample.counters.generation_tokens.is_some()
+        && sample.engine != Some(Engine::LlamaCpp)
+}
+
+impl Seen {
+    /// A counter fell, or the start moved by more than a rounding.
+    fn is_of_another_process(&self, sample: &Sample) -> bool {
+        let fell = fields(&self.counters).into_iter().zip(fields(&sample.counters));
+        let fell = { fell }.any(|(old, new)| matches!((old, new), (Some(old), Some(new)) if new < old));
+        let moved = matches!(
+            (self.started_at, sample.started_at),
+            (Some(old), Some(new)) if (new - old).abs() > 1.0
+        );
+        fell || moved
+    }
+}
+
+const fn fields(counters: &Counters) -> [Option<f64>; 5] {
+    [
+        counters.prompt_tokens,
+        counters.cached_prompt_tokens,
+        counters.generation_tokens,
+        counters.requests,
+        counters.preemptions,
+    ]
+}
+
+fn rates(earlier: &Rates, old: &Counters, new: &Counters, seconds: f64) -> Rates {
+    let rate = |earlier: Option<f32>, old: Option<f64>, new: Option<f64>| {
+        let latest = ((new? - old?) / seconds) as f32;
+        let mean = earlier.map_or(latest, |earlier| earlier + RATE_WEIGHT * (latest - earlier));
+        (mean.is_finite() && mean >= 0.0).then_some(mean)
+    };
+    Rates {
+        prompt_tokens: rate(earlier.prompt_tokens, old.prompt_tokens, new.prompt_tokens),
+        cached_prompt_tokens: rate(
+            earlier.cached_prompt_tokens,
+            old.cached_prompt_tokens,
+            new.cached_prompt_tokens,
+        ),
+        generation_tokens: rate(earlier.generation_tokens, old.generation_tokens, new.generation_tokens),
+        requests: rate(earlier.requests, old.requests, new.requests),
+        preemptions: rate(earlier.preemptions, old.preemptions, new.preemptions),
+    }
+}
+
+/// How long something has held without a break.
+#[derive(Debug, Default)]
+struct Run {
+    since: Option<Millis>,
+    scrapes: u32,
+}
+
+impl Run {
+    /// Has it held for that many scrapes and that long?
+    fn step(&mut self, holds: bool, at: Millis, scrapes: u32, long: Millis) -> bool {
+        if !holds {
+            *self = Self::default();
+            return false;
+        }
+        self.scrapes = self.scrapes.saturating_add(1);
+        let since = *self.since.get_or_insert(at);
+        self.scrapes >= scrapes && at.0.saturating_sub(since.0) >= long.0
+    }
+}

@@ -1,0 +1,280 @@
+//! What an answer changes.
+
+use std::collections::BTreeSet;
+
+use super::answer::{self, Failure, advice, clip};
+use super::pod::{News, Pod};
+use super::schedule::{Now, Schedule};
+use super::{Outcome, Poller, Stat, Target};
+use crate::config::Discovery;
+use crate::discovery::{self, Found, envoy_admin};
+use crate::limits::{DISCOVERY_PAGE_MAX_BYTES, FROZEN_AFTER, MODELS_PAGE_MAX_BYTES, PAGE_MAX_BYTES, PODS_MAX};
+use crate::metrics::{self, Hints};
+use crate::models::{self, Model};
+use crate::pod::PodAddress;
+use crate::sample::{Sample, Status};
+use crate::table::{Discovered, PodRow, ScrapeError, Table, Trend};
+
+impl Poller {
+    /// What an answer says, whoever asked for it.
+    pub(super) fn settle(&mut self, target: Target, outcome: Outcome<'_>, now: Now) {
+        if let Ok(response) = &outcome {
+            self.tally.add(Stat::Bytes, response.body.len());
+        }
+        match target {
+            Target::Discovery => self.settle_discovery(answer::page(outcome, DISCOVERY_PAGE_MAX_BYTES), now),
+            Target::Metrics(address) => {
+                let hints = Hints {
+                    engine: self.pool.engine,
+                    known_adapters: self.pods.get(&address).map_or(&[], Pod::adapters),
+                    now: now.wall,
+                };
+                let sample = answer::page(outcome, PAGE_MAX_BYTES).map(|page| metrics::read(page, hints));
+                self.settle_metrics(address, sample, now);
+            }
+            Target::Models(address) => {
+                let read = |page: &[u8]| models::read(page).map_err(|error| Failure::page(&error.to_string()));
+                self.settle_models(
+                    address,
+                    answer::page(outcome, MODELS_PAGE_MAX_BYTES).and_then(read),
+                    now,
+                );
+            }
+        }
+    }
+
+    pub(super) fn settle_metrics(&mut self, address: PodAddress, sample: Result<Sample, Failure>, now: Now) {
+        let Some(pod) = self.pods.get_mut(&address) else {
+            return self.tally.add(Stat::AnswersIgnored, 1);
+        };
+        self.dirty = true;
+        self.tally.add(Stat::Scrapes, 1);
+        let sample = sample.and_then(|sample| match sample.status {
+            Status::Reject => Err(Failure::page(sample.reason.unwrap_or("not a metrics page"))),
+            _ => Ok(sample),
+        });
+        match sample {
+            Ok(sample) => {
+                if pod.row.failures > 0 {
+                    // It may have been starting: its models page can be had now.
+                    pod.models.due = now.steady;
+                }
+                let incomplete = sample.reason.filter(|_| sample.status != Status::Ok);
+                let news = pod.read(sample, now);
+                pod.metrics.succeeded(now);
+                self.tell_reading(address, &news, incomplete, now);
+            }
+            Err(failure) => {
+                self.tally.add(Stat::ScrapeFailures, 1);
+                self.tally
+                    .add(Stat::PagesRejected, usize::from(failure.error == ScrapeError::Page));
+                pod.row.failures = pod.row.failures.saturating_add(1);
+                pod.row.last_error = Some(failure.error);
+                pod.metrics
+                    .failed(self.pool.scrape.interval, failure.retry_after, &mut self.rng, now);
+                if pod.told_metrics.failed(failure.error) {
+                    let advice = advice(Target::Metrics(address), &failure, &self.pool);
+                    self.journal.warn(now, format_args!("pod {address}: metrics: {advice}"));
+                }
+            }
+        }
+    }
+
+    /// Tells what is new about a pod whose page could be read.
+    fn tell_reading(&mut self, address: PodAddress, news: &News, incomplete: Option<&'static str>, now: Now) {
+        let Some(pod) = self.pods.get_mut(&address) else { return };
+        let journal = &mut self.journal;
+        if pod.told_metrics.succeeded() {
+            journal.info(now, format_args!("pod {address}: metrics: read again"));
+        }
+        if news.restarted {
+            pod.models.due = now.steady;
+            pod.told_reason = None;
+            self.tally.add(Stat::Restarts, 1);
+            journal.info(now, format_args!("pod {address}: restarted"));
+        }
+        if let Some(reason) = incomplete.filter(|_| pod.told_reason != incomplete) {
+            pod.told_reason = incomplete;
+            journal.warn(now, format_args!("pod {address}: metrics: {reason}"));
+        }
+        let load = &pod.row.load;
+        match pod.row.trend {
+            trend if trend == news.trend_was => {}
+            Trend::Live => journal.info(now, format_args!("pod {address}: its load moves again")),
+            Trend::Frozen => journal.warn(
+                now,
+                format_args!(
+                    "pod {address}: shows load that has not moved for {} ms: not believed",
+                    FROZEN_AFTER.0
+                ),
+            ),
+            Trend::Stuck => journal.warn(
+                now,
+                format_args!(
+                    "pod {address}: {} requests wait and none runs: stuck",
+                    load.waiting.unwrap_or_default()
+                ),
+            ),
+        }
+    }
+
+    pub(super) fn settle_models(&mut self, address: PodAddress, models: Result<Vec<Model>, Failure>, now: Now) {
+        let Some(pod) = self.pods.get_mut(&address) else {
+            return self.tally.add(Stat::AnswersIgnored, 1);
+        };
+        self.tally.add(Stat::ModelsReads, 1);
+        match models {
+            Ok(models) => {
+                self.dirty = true;
+                self.publisher.stale |= pod.list(models, now);
+                pod.models.succeeded(now);
+                if pod.told_models.succeeded() {
+                    self.journal
+                        .info(now, format_args!("pod {address}: models page read again"));
+                }
+            }
+            Err(failure) => {
+                self.tally.add(Stat::ModelsFailures, 1);
+                let scrape = &self.pool.scrape;
+                let step = if failure.is_final() {
+                    scrape.models_interval
+                } else {
+                    scrape.interval
+                };
+                pod.models.failed(step, failure.retry_after, &mut self.rng, now);
+                if pod.told_models.failed(failure.error) {
+                    let advice = advice(Target::Models(address), &failure, &self.pool);
+                    self.journal.warn(
+                        now,
+                        format_args!("pod {address}: models page: {advice}; what it lists is unknown"),
+                    );
+                }
+            }
+        }
+    }
+
+    fn settle_discovery(&mut self, page: Result<&[u8], Failure>, now: Now) {
+        let Discovery::EnvoyAdmin { cluster, interval, .. } = &self.pool.discovery else {
+            return self.tally.add(Stat::AnswersIgnored, 1);
+        };
+        self.tally.add(Stat::DiscoveryReads, 1);
+        let page = page.map_err(|failure| (failure.retry_after, advice(Target::Discovery, &failure, &self.pool)));
+        let read = |page| envoy_admin::read(page, cluster).map_err(|error| (None, error.to_string()));
+        match page.and_then(read) {
+            Ok(found) => {
+                self.finder.succeeded(now);
+                if self.discovered.error.is_some() {
+                    self.journal.info(now, format_args!("discovery works again"));
+                }
+                self.settle_pods(found, now);
+            }
+            Err((retry_after, error)) => {
+                self.tally.add(Stat::DiscoveryFailures, 1);
+                self.finder.failed(*interval, retry_after, &mut self.rng, now);
+                let error = Some(clip(&error));
+                if self.discovered.error != error {
+                    let (text, known) = (error.as_deref().unwrap_or_default(), self.pods.len());
+                    self.journal.warn(
+                        now,
+                        format_args!("discovery: {text}; the {known} pods known so far stay"),
+                    );
+                }
+                self.discovered.error = error;
+                self.begun = true;
+                self.dirty = true;
+            }
+        }
+    }
+
+    /// A good answer about the whole set. The state of pods that stay is kept.
+    pub(super) fn settle_pods(&mut self, mut found: Vec<Found>, now: Now) {
+        let left_out = discovery::cut(&mut found);
+        let shown: BTreeSet<PodAddress> = found.iter().map(|pod| pod.address).collect();
+        let gone: Vec<PodAddress> = self
+            .pods
+            .keys()
+            .filter(|address| !shown.contains(address))
+            .copied()
+            .collect();
+        for address in &gone {
+            if let Some(pod) = self.pods.remove(address) {
+                self.next_incarnation = self.next_incarnation.max(pod.row.incarnation.saturating_add(1));
+                self.publisher.stale = true;
+            }
+        }
+        let mut added = 0;
+        for pod in found {
+            added += usize::from(!self.pods.contains_key(&pod.address));
+            self.show(pod, now);
+        }
+        if added + gone.len() > 0 || !self.begun {
+            self.tell_pods(added, gone.len(), left_out, now);
+        }
+        self.discovered = Discovered {
+            at: Some(now.wall),
+            error: None,
+        };
+        self.begun = true;
+        self.dirty = true;
+    }
+
+    fn tell_pods(&mut self, added: usize, gone: usize, left_out: usize, now: Now) {
+        let journal = &mut self.journal;
+        match self.pods.len() {
+            0 => journal.warn(
+                now,
+                format_args!(
+                    "discovery: the pool has no pods; are there endpoints, and is discovery.cluster the pool's?"
+                ),
+            ),
+            pods => journal.info(now, format_args!("{pods} pods: {added} new, {gone} gone")),
+        }
+        if left_out > 0 {
+            journal.warn(
+                now,
+                format_args!("discovery: {left_out} pods above {PODS_MAX} get no requests from Berth; split the pool"),
+            );
+        }
+    }
+
+    /// Updates a pod, or adds it.
+    fn show(&mut self, mut found: Found, now: Now) {
+        found.name = found.name.as_deref().map(clip);
+        let (address, scrape) = (found.address, &self.pool.scrape);
+        let pod = self.pods.entry(address).or_insert_with(|| {
+            let mut row = PodRow::unread(address, now.wall);
+            row.incarnation = self.next_incarnation;
+            let mut metrics = Schedule::of_pod(address, self.seed, scrape.interval, now);
+            let mut models = Schedule::of_pod(address, self.seed, scrape.models_interval, now);
+            // The address may be back before the answer to a call from its earlier life.
+            metrics.open = self.open.values().any(|open| open.target == Target::Metrics(address));
+            models.open = self.open.values().any(|open| open.target == Target::Models(address));
+            Pod::new(row, metrics, models)
+        });
+        pod.row.name = found.name;
+        pod.row.readiness = found.readiness;
+        pod.row.proxy_active = found.proxy_active;
+    }
+
+    /// Goes on where another poller stopped, so that a change of poller voids no reading.
+    pub(super) fn adopt(&mut self, table: &Table, now: Now) {
+        if self.published_at.is_some() || table.config_epoch != self.epoch {
+            return;
+        }
+        self.seq = table.seq;
+        if matches!(self.pool.discovery, Discovery::EnvoyAdmin { .. }) && table.discovery.at.is_some() {
+            for row in &table.pods {
+                self.show(Found::at(row.address), now);
+            }
+            self.discovered = table.discovery.clone();
+            self.begun = true;
+        }
+        for row in &table.pods {
+            match self.pods.get_mut(&row.address) {
+                Some(pod) => pod.inherit(row, &table.names),
+                None => self.next_incarnation = self.next_incarnation.max(row.incarnation.saturating_add(1)),
+            }
+        }
+        self.publisher.stale = true;
+    }
+}

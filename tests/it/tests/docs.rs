@@ -1,0 +1,61 @@
+//! Documents do not drift: every path that ARCHITECTURE.md and README.md name exists, and every test
+//! that ARCHITECTURE.md names as the keeper of an invariant exists.
+
+use std::fs;
+
+use berth_tests_it::root;
+
+fn text(name: &str) -> String {
+    fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// Words in backticks.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+#[test]
+fn every_path_that_the_documents_name_exists() {
+    const FOLDERS: [&str; 8] =
+        ["shared-state/", "filter/", "tests/", "scripts/", "envoy-config/", "istio/", "docs/", ".ci/"];
+    let mut seen = 0;
+    for document in ["README.md", "ARCHITECTURE.md"] {
+        let text = text(document);
+        for word in quoted(&text).flat_map(str::split_whitespace) {
+            let path = word.trim_end_matches(['.', ',', ':', ';']);
+            if FOLDERS.iter().any(|folder| path.starts_with(folder)) && !path.contains(['*', '{', '<']) {
+                seen += 1;
+                assert!(root().join(path).exists(), "{document} names {path}, which does not exist");
+            }
+        }
+    }
+    assert!(seen > 10, "the documents name {seen} paths: is the search broken?");
+}
+
+#[test]
+fn every_test_that_keeps_an_invariant_exists() {
+    let architecture = text("ARCHITECTURE.md");
+    let mut sources = String::new();
+    collect(&root(), &mut sources);
+    let mut seen = 0;
+    for line in architecture.lines().filter(|line| line.contains("kept by")) {
+        let (_, keepers) = line.split_once("kept by").unwrap();
+        for name in quoted(keepers) {
+            seen += 1;
+            assert!(sources.contains(&format!("fn {name}(")), "no test is called {name}: {line}");
+        }
+    }
+    assert!(seen >= 8, "only {seen} invariants name their test");
+}
+
+fn collect(folder: &std::path::Path, sources: &mut String) {
+    for entry in fs::read_dir(folder).expect("a folder").flatten() {
+        let (path, name) = (entry.path(), entry.file_name());
+        let name = name.to_string_lossy();
+        if path.is_dir() && !name.starts_with('.') && !matches!(&*name, "target" | "dist") {
+            collect(&path, sources);
+        } else if name.ends_with(".rs") {
+            sources.push_str(&fs::read_to_string(&path).unwrap_or_default());
+        }
+    }
+}
