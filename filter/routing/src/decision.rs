@@ -19,7 +19,7 @@ use fastrand::Rng;
 
 use crate::cost::Need;
 use crate::ledger::OwnLoad;
-use crate::request::{Api, Facts};
+use crate::request::Facts;
 
 mod candidates;
 pub mod explain;
@@ -38,8 +38,6 @@ pub(crate) mod tests;
 /// A bound on the output is believed up to this multiple of the expected output: clients ask for
 /// thousands of tokens and take hundreds, and booking them all would make every pod look full.
 const OUTPUT_BELIEVED: u64 = 4;
-/// Output of /v1/completions without a bound.
-const COMPLETIONS_OUTPUT: u64 = 16;
 
 /// All that a decision depends on, apart from the random numbers.
 #[derive(Clone, Copy, Debug)]
@@ -102,24 +100,20 @@ pub struct Ask<'a> {
 }
 
 impl<'a> Ask<'a> {
-    /// From the request's facts and an estimate of its whole prompt.
+    /// From the request's facts; `ascii_bytes_per_token` as in [`crate::request::PromptSize::estimate`].
+    /// A count of tokens needs no GPU, so it takes nothing.
     #[must_use]
-    pub fn new(facts: &'a Facts, prompt: Tokens, pool: &Pool) -> Self {
-        let prompts = facts.prompts.max(1);
+    pub fn new(facts: &'a Facts, ascii_bytes_per_token: f64, pool: &Pool) -> Self {
         let expected = u64::from(pool.routing.expected_output_tokens);
-        let each = match (facts.api, facts.max_output) {
-            (Some(Api::Embeddings | Api::Rerank | Api::Tokenize), _) => 0,
-            (_, Some(bound)) => bound.0.min(expected.saturating_mul(OUTPUT_BELIEVED)),
-            (Some(Api::Completions), None) => COMPLETIONS_OUTPUT,
-            (_, None) => expected,
-        };
-        let answers = u64::from(prompts).saturating_mul(u64::from(facts.choices.max(1)));
+        let believed = facts.max_output.map_or(1, |_| OUTPUT_BELIEVED);
+        let context = facts.need(Tokens(expected.saturating_mul(believed)), ascii_bytes_per_token);
+        let prompt = facts.prompt.estimate(ascii_bytes_per_token).min(context);
         Self {
             model: facts.model.as_deref(),
             prompt,
-            exact: Tokens(facts.prompt.tokens),
-            output: Tokens(each.saturating_mul(answers)),
-            prompts,
+            exact: Tokens(facts.prompt.tokens).min(prompt),
+            output: Tokens(context.0 - prompt.0),
+            prompts: facts.prompts.max(1),
         }
     }
 

@@ -4,13 +4,13 @@
 
 use core::fmt::{self, Write};
 
-use berth_shared_state::limits::{DECISION_HEADER_MAX_BYTES, NAME_MAX_BYTES};
+use berth_shared_state::limits::DECISION_HEADER_MAX_BYTES;
 use berth_shared_state::names::REASON;
 use berth_shared_state::pod::PodAddress;
 use serde_json::json;
 
 use crate::decision::{Action, Decision, Reason, Refusal, word};
-use crate::request::Api;
+use crate::request::{Api, prefers_anthropic_errors, valid_header_name};
 
 #[cfg(test)]
 mod tests;
@@ -25,11 +25,10 @@ pub fn destination(endpoints: &[PodAddress]) -> String {
     texts.join(",")
 }
 
-/// A model's name as a header value; `None` where it is none: 1 to 256 visible ASCII bytes.
+/// A model's name as a header value; `None` where it cannot be one.
 #[must_use]
 pub fn model(name: &str) -> Option<&str> {
-    let fits = (1..=NAME_MAX_BYTES).contains(&name.len());
-    (fits && name.bytes().all(|byte| byte.is_ascii_graphic())).then_some(name)
+    valid_header_name(name).then_some(name)
 }
 
 /// The value of `x-berth-decision`: `key=value` joined by `;`, visible ASCII, at most
@@ -91,12 +90,15 @@ pub fn body(refusal: &Refusal, api: Option<Api>) -> String {
         _ => ("service_unavailable", refusal.reason.as_str()),
     };
     let param = (refusal.status == 404).then_some("model");
-    let body = match (api, refusal.status) {
-        (Some(Api::Messages), 404) => {
-            json!({"type": "error", "error": {"type": "not_found_error", "message": message}})
-        }
-        (Some(Api::Messages), _) => json!({"type": "error", "error": {"type": "overloaded_error", "message": message}}),
-        _ => json!({"error": {"message": message, "type": kind, "param": param, "code": code}}),
+    let body = if api.is_some_and(prefers_anthropic_errors) {
+        let kind = if refusal.status == 404 {
+            "not_found_error"
+        } else {
+            "overloaded_error"
+        };
+        json!({"type": "error", "error": {"type": kind, "message": message}})
+    } else {
+        json!({"error": {"message": message, "type": kind, "param": param, "code": code}})
     };
     body.to_string()
 }

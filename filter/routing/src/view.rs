@@ -135,7 +135,6 @@ impl View {
             return nobody_decides();
         };
         self.counts.ledger(view.ledger.refresh(store, now));
-        let prompt = request.facts.prompt.estimate(ASCII_BYTES_PER_TOKEN);
         let pods = view.pods(pool, now);
         let input = decision::Input {
             pool,
@@ -144,7 +143,7 @@ impl View {
             facts: view.facts(),
             ask: Ask {
                 model,
-                ..Ask::new(request.facts, prompt, pool)
+                ..Ask::new(request.facts, ASCII_BYTES_PER_TOKEN, pool)
             },
             subset: request.steering.subset.as_deref(),
             now,

@@ -5,6 +5,7 @@ use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 
 use super::*;
 use crate::cost::{Stage, Terms, Tier};
+use crate::request::Api;
 use world::{ASK, BASE, FR, NOW, SQL, World, ago, ask_for, endpoints, first};
 
 mod names;
@@ -573,23 +574,24 @@ fn a_contradictory_page_keeps_its_numbers_but_loses_a_tie() {
 #[test]
 fn expected_output_follows_the_bound_within_reason() {
     #[track_caller]
-    fn check(api: Api, bound: Option<u64>, expected: u64) {
+    fn check(bound: Option<u64>, expected: u64) {
         let facts = Facts {
-            api: Some(api),
             max_output: bound.map(Tokens),
-            choices: 1,
-            prompts: 1,
-            ..Facts::default()
+            ..forty_bytes()
         };
-        assert_eq!(Ask::new(&facts, Tokens(10), &world::pool()).output, Tokens(expected));
+        assert_eq!(Ask::new(&facts, 4.0, &world::pool()).output, Tokens(expected));
     }
-    check(Api::Chat, None, 200);
-    check(Api::Chat, Some(16), 16);
-    check(Api::Chat, Some(800), 800);
-    check(Api::Chat, Some(32_000), 800);
-    check(Api::Completions, None, 16);
-    check(Api::Embeddings, Some(99), 0);
-    check(Api::Rerank, None, 0);
+    check(None, 200);
+    check(Some(0), 0);
+    check(Some(16), 16);
+    check(Some(800), 800);
+    check(Some(801), 800);
+}
+
+fn forty_bytes() -> Facts {
+    let mut facts = Facts::default();
+    facts.prompt.ascii_bytes = 40;
+    facts
 }
 
 #[test]
@@ -597,11 +599,24 @@ fn every_choice_of_every_prompt_is_an_answer() {
     let facts = Facts {
         choices: 3,
         prompts: 2,
-        ..Facts::default()
+        ..forty_bytes()
     };
-    assert_eq!(Ask::new(&facts, Tokens(10), &world::pool()).output, Tokens(200 * 6));
-    let none = Facts::default();
-    assert_eq!(Ask::new(&none, Tokens(10), &world::pool()).output, Tokens(200));
+    let ask = Ask::new(&facts, 4.0, &world::pool());
+    assert_eq!((ask.prompt, ask.output, ask.prompts), (Tokens(10), Tokens(200 * 6), 2));
+    let none = forty_bytes();
+    let ask = Ask::new(&none, 4.0, &world::pool());
+    assert_eq!((ask.output, ask.prompts), (Tokens(200), 1));
+}
+
+#[test]
+fn counting_tokens_takes_nothing_of_a_pod() {
+    let mut facts = Facts {
+        api: Some(Api::Tokenize),
+        ..forty_bytes()
+    };
+    facts.prompt.tokens = 7;
+    let ask = Ask::new(&facts, 4.0, &world::pool());
+    assert_eq!((ask.prompt, ask.exact, ask.output), (Tokens(0), Tokens(0), Tokens(0)));
 }
 
 #[test]

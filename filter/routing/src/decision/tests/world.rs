@@ -1,6 +1,6 @@
 //! A pool of idle, freshly read pods, to be bent by each test.
 
-use berth_shared_state::config::{Adapters, Discovery, Pool, Routing, Scrape};
+use berth_shared_state::config::{Config, Discovery, Pool, Routing};
 use berth_shared_state::pod::PodAddress;
 use berth_shared_state::sample::{Engine, Level, Status};
 use berth_shared_state::snapshot::Snapshot;
@@ -49,35 +49,22 @@ pub fn address(index: usize) -> PodAddress {
 
 /// 8,000 tokens per second: 8 tokens are a millisecond.
 pub fn pool() -> Pool {
-    Pool {
-        name: "main".to_owned(),
-        models: Vec::new(),
-        engine: None,
-        discovery: Discovery::EnvoyAdmin {
-            cluster: "pods".to_owned(),
-            admin: "admin".to_owned(),
-            interval: Millis(1_000),
-        },
-        scrape: Scrape {
-            path: None,
-            port: None,
-            interval: Millis(1_000),
-            timeout: Millis(1_000),
-            models_interval: Millis(10_000),
-            cluster: "scrape".to_owned(),
-            address_header: "x-pod".to_owned(),
-            headers: Vec::new(),
-        },
-        adapters: Adapters {
-            resolver: false,
-            cold_load: Millis(20_000),
-        },
-        routing: Routing {
-            prefill_tokens_per_second: 8_000,
-            expected_output_tokens: 200,
-            stale_after: Millis(10_000),
-        },
-    }
+    let document = br#"{"pools": [{"name": "main", "discovery": {"static": ["10.0.0.1:8000"]}}]}"#;
+    let mut pool = Config::parse(document).unwrap().pools.remove(0);
+    pool.discovery = Discovery::EnvoyAdmin {
+        cluster: "pods".to_owned(),
+        admin: "admin".to_owned(),
+        interval: Millis(1_000),
+    };
+    pool.scrape.interval = Millis(1_000);
+    pool.scrape.models_interval = Millis(10_000);
+    pool.adapters.cold_load = Millis(20_000);
+    pool.routing = Routing {
+        prefill_tokens_per_second: 8_000,
+        expected_output_tokens: 200,
+        stale_after: Millis(10_000),
+    };
+    pool
 }
 
 /// Idle, ready, read 500 ms ago, 100,000 KV tokens, a models page of 5 s ago that lists the base.
