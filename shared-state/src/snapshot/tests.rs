@@ -18,6 +18,7 @@ pub(crate) fn pool(discovery: Discovery) -> Pool {
             models_interval: Millis(10_000),
             cluster: "pods".into(),
             address_header: "x-pod".into(),
+            tls: false,
             headers: Vec::new(),
         },
         adapters: Adapters {
