@@ -19,7 +19,7 @@ use berth_shared_state::discovery::Found;
 use berth_shared_state::limits::{LEDGER_IN_FLIGHT_MAX, TICK};
 use berth_shared_state::names;
 use berth_shared_state::pod::PodAddress;
-use berth_shared_state::poll::{self, Effect, Poller, Response, Target};
+use berth_shared_state::poll::{self, Effect, Poller, Response, Severity, Target};
 use berth_shared_state::store::{MemoryStore, SharedData};
 use berth_shared_state::table::ScrapeError;
 use berth_shared_state::units::UnixMillis;
@@ -64,7 +64,7 @@ impl Default for Options {
 pub struct Answers {
     /// Lines for stdout: JSON, one per decided request.
     pub out: Vec<String>,
-    /// Lines for stderr: what was skipped, and what the poller would log.
+    /// Lines for stderr: what was skipped, and what the poller would warn of.
     pub notes: Vec<String>,
 }
 
@@ -276,8 +276,11 @@ impl Replay {
                     // The store in memory takes any unconditional write.
                     let _ = self.store.set(&of.table_key, &bytes, None);
                 }
-                Effect::Log { text, .. } => answers.notes.push(format!("line {}: {text}", self.lines)),
-                Effect::Call(_) | Effect::Count { .. } => {}
+                Effect::Log {
+                    severity: Severity::Warn,
+                    text,
+                } => answers.notes.push(format!("line {}: {text}", self.lines)),
+                Effect::Log { .. } | Effect::Call(_) | Effect::Count { .. } => {}
             }
         }
     }
