@@ -25,7 +25,7 @@ use berth_shared_state::table::ScrapeError;
 use berth_shared_state::units::UnixMillis;
 use serde::Serialize;
 
-use crate::decision::{Action, Decision, Why};
+use crate::decision::{Action, Decision, Why, explain};
 use crate::ledger::Outcome;
 use crate::request::{BodyReader, Facts, Head, HeadVerdict, NoPrompt, PassReason, classify};
 use crate::view::{self, Steering, View};
@@ -66,6 +66,8 @@ pub struct Answers {
     pub out: Vec<String>,
     /// Lines for stderr: what was skipped, and what the poller would warn of.
     pub notes: Vec<String>,
+    /// The decided request's id and its reasons as a table, where they were asked for in full.
+    pub explained: Option<(String, String)>,
 }
 
 /// A replay under way.
@@ -306,7 +308,11 @@ impl Replay {
             false => Ok(facts),
         });
         match facts {
-            Err(reason) => answers.out.push(passed(&request.id, reason)),
+            Err(reason) => {
+                answers.out.push(passed(&request.id, reason));
+                let text = format!("passed to the proxy's own balancer: {}\n", reason.as_str());
+                answers.explained = self.in_full.then(|| (plain(&request.id), text));
+            }
             Ok(facts) => {
                 let (id, steering) = (self.requests, &steering);
                 let asked = view::Request {
@@ -320,6 +326,9 @@ impl Replay {
                     self.follow(&request.id, worker, facts.stream);
                 }
                 answers.out.push(decided(&request.id, &decision));
+                answers.explained = self
+                    .in_full
+                    .then(|| (plain(&request.id), explain::table(&decision.why)));
             }
         }
     }
@@ -395,6 +404,11 @@ fn read(request: &Request, hold_bytes: usize) -> Result<Facts, PassReason> {
     } else {
         reader.facts()
     })
+}
+
+/// An id as a person types it: a string without its quotes.
+fn plain(id: &Id) -> String {
+    id.as_str().map_or_else(|| id.to_string(), str::to_owned)
 }
 
 fn passed(id: &Id, reason: PassReason) -> String {

@@ -38,7 +38,11 @@ impl Report {
 
     fn end(&self) -> ExitCode {
         println!("\n{} passed, {} failed", self.passed, self.failed);
-        if self.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        if self.failed == 0 {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        }
     }
 }
 
@@ -65,9 +69,13 @@ pub async fn simulated(listen: SocketAddr, admin: SocketAddr) -> Result<ExitCode
     let mut report = Report::default();
     let client = rig.client();
     basics(&mut report, &client, "llama").await;
-    report.step("an adapter goes to a pod that has it", adapter(&client)).await;
+    report
+        .step("an adapter goes to a pod that has it", adapter(&client))
+        .await;
     stories(&mut report, &rig).await;
-    report.step("60 requests at once spread by room and adapter", burst(&rig)).await;
+    report
+        .step("60 requests at once spread by room and adapter", burst(&rig))
+        .await;
     println!("\nFiles of this run: {}", folder.display());
     Ok(report.end())
 }
@@ -85,9 +93,20 @@ pub async fn real(envoy: &Envoy, config: &Value) -> Result<ExitCode> {
     report
         .step("every pod's metrics page is read", async {
             let stat = format!("wasmcustom.berth.pool.{pool}.publishes");
-            envoy.until("a published table", async || Ok(envoy.stat(&stat).await?.unwrap_or(0) > 1)).await?;
-            let failures = envoy.stat(&format!("wasmcustom.berth.pool.{pool}.scrape_failures")).await?.unwrap_or(0);
-            ensure!(failures == 0, "{failures} scrapes failed; Envoy's log says why:\n{}", envoy.log_text());
+            envoy
+                .until("a published table", async || {
+                    Ok(envoy.stat(&stat).await?.unwrap_or(0) > 1)
+                })
+                .await?;
+            let failures = envoy
+                .stat(&format!("wasmcustom.berth.pool.{pool}.scrape_failures"))
+                .await?
+                .unwrap_or(0);
+            ensure!(
+                failures == 0,
+                "{failures} scrapes failed; Envoy's log says why:\n{}",
+                envoy.log_text()
+            );
             Ok(String::new())
         })
         .await;
@@ -97,9 +116,15 @@ pub async fn real(envoy: &Envoy, config: &Value) -> Result<ExitCode> {
 
 async fn basics(report: &mut Report, client: &Client, model: &str) {
     report.step("a chat completion is routed", chat(client, model)).await;
-    report.step("a stream arrives piece by piece", stream(client, model)).await;
-    report.step("a client cannot choose its pod", spoofed(client, model)).await;
-    report.step("administrative paths are not forwarded", closed(client)).await;
+    report
+        .step("a stream arrives piece by piece", stream(client, model))
+        .await;
+    report
+        .step("a client cannot choose its pod", spoofed(client, model))
+        .await;
+    report
+        .step("administrative paths are not forwarded", closed(client))
+        .await;
 }
 
 /// A chat request.
@@ -112,7 +137,13 @@ const CHAT: &str = "/v1/chat/completions";
 /// What `x-berth-decision` says, shortened to the pod and its cost.
 fn decided(answer: &Answer) -> String {
     let header = answer.header("x-berth-decision");
-    let field = |key: &str| header.split(';').find_map(|part| part.strip_prefix(key)).unwrap_or("?").to_owned();
+    let field = |key: &str| {
+        header
+            .split(';')
+            .find_map(|part| part.strip_prefix(key))
+            .unwrap_or("?")
+            .to_owned()
+    };
     match answer.pod() {
         "" => format!("-> {} at a cost of {} ms", field("pod="), field("cost=")),
         name => format!("-> {name} at a cost of {} ms", field("cost=")),
@@ -122,7 +153,11 @@ fn decided(answer: &Answer) -> String {
 async fn ok(client: &Client, body: &Value) -> Result<Answer> {
     let answer = client.post(CHAT, body).await?;
     ensure!(answer.status == 200, "status {}: {}", answer.status, answer.text());
-    ensure!(answer.header("x-berth-decision").starts_with("pod="), "not routed by Berth: {:?}", answer.headers);
+    ensure!(
+        answer.header("x-berth-decision").starts_with("pod="),
+        "not routed by Berth: {:?}",
+        answer.headers
+    );
     Ok(answer)
 }
 
@@ -142,7 +177,10 @@ async fn stream(client: &Client, model: &str) -> Result<String> {
             text.push_str(&String::from_utf8_lossy(&data));
         }
     }
-    ensure!(text.trim_end().ends_with("data: [DONE]"), "the stream does not end with [DONE]: {text}");
+    ensure!(
+        text.trim_end().ends_with("data: [DONE]"),
+        "the stream does not end with [DONE]: {text}"
+    );
     ensure!(pieces > 1, "the stream came in one piece");
     Ok(format!("{pieces} pieces"))
 }
@@ -153,7 +191,9 @@ async fn spoofed(client: &Client, model: &str) -> Result<String> {
         ("x-gateway-destination-endpoint", "192.0.2.1:9"),
         ("x-envoy-original-dst-host", "192.0.2.1:9"),
     ];
-    let answer = client.send("POST", CHAT, &headers, ask(model, "Hello", 4).to_string().into_bytes()).await?;
+    let answer = client
+        .send("POST", CHAT, &headers, ask(model, "Hello", 4).to_string().into_bytes())
+        .await?;
     ensure!(answer.status == 200, "status {}: {}", answer.status, answer.text());
     Ok(decided(&answer))
 }
@@ -168,34 +208,78 @@ async fn closed(client: &Client) -> Result<String> {
 
 async fn adapter(client: &Client) -> Result<String> {
     let answer = ok(client, &ask("sql", "SELECT", 8)).await?;
-    ensure!(["pod-a", "pod-b"].contains(&answer.pod()), "went to {}, which does not have it", answer.pod());
+    ensure!(
+        ["pod-a", "pod-b"].contains(&answer.pod()),
+        "went to {}, which does not have it",
+        answer.pod()
+    );
     let refused = client.post(CHAT, &ask("no-such-model", "Hello", 8)).await?;
-    ensure!(refused.status == 404, "an unknown model was answered with {}", refused.status);
+    ensure!(
+        refused.status == 404,
+        "an unknown model was answered with {}",
+        refused.status
+    );
     Ok(format!("{}; an unknown one: 404", decided(&answer)))
 }
 
 /// The stories that Berth exists for, on pinned gauges.
 async fn stories(report: &mut Report, rig: &Rig) {
-    let idle = || Pinned { running: Some(1.0), waiting: Some(0.0), kv_usage: Some(0.1), ..Pinned::default() };
-    let full = || Pinned { running: Some(30.0), waiting: Some(25.0), kv_usage: Some(0.98), ..Pinned::default() };
+    let idle = || Pinned {
+        running: Some(1.0),
+        waiting: Some(0.0),
+        kv_usage: Some(0.1),
+        ..Pinned::default()
+    };
+    let full = || Pinned {
+        running: Some(30.0),
+        waiting: Some(25.0),
+        kv_usage: Some(0.98),
+        ..Pinned::default()
+    };
     report
         .step("a pod with KV room wins over saturated ones", async {
-            rig.pin(&[("pod-a", full()), ("pod-b", full()), ("pod-c", idle()), ("pod-d", full())]).await?;
+            rig.pin(&[
+                ("pod-a", full()),
+                ("pod-b", full()),
+                ("pod-c", idle()),
+                ("pod-d", full()),
+            ])
+            .await?;
             lands(rig, &ask("llama", "Hello", 8), &["pod-c"]).await
         })
         .await;
     report
         .step("adapter on a saturated and on a free pod: the free one", async {
-            let with = |pinned: Pinned| Pinned { adapters_running: Some(vec!["sql".to_owned()]), ..pinned };
-            rig.pin(&[("pod-a", with(full())), ("pod-b", with(idle())), ("pod-c", idle()), ("pod-d", idle())]).await?;
+            let with = |pinned: Pinned| Pinned {
+                adapters_running: Some(vec!["sql".to_owned()]),
+                ..pinned
+            };
+            rig.pin(&[
+                ("pod-a", with(full())),
+                ("pod-b", with(idle())),
+                ("pod-c", idle()),
+                ("pod-d", idle()),
+            ])
+            .await?;
             lands(rig, &ask("sql", "SELECT", 8), &["pod-b"]).await
         })
         .await;
     report
         .step("a context that fits one pod's free tokens only", async {
             // 2,000 blocks of 16 tokens at 60 % leave 12,800 tokens; 6,000 blocks at 70 % leave 28,800.
-            let part = |kv| Pinned { running: Some(4.0), waiting: Some(0.0), kv_usage: Some(kv), ..Pinned::default() };
-            rig.pin(&[("pod-a", part(0.6)), ("pod-b", part(0.6)), ("pod-c", part(0.6)), ("pod-d", part(0.7))]).await?;
+            let part = |kv| Pinned {
+                running: Some(4.0),
+                waiting: Some(0.0),
+                kv_usage: Some(kv),
+                ..Pinned::default()
+            };
+            rig.pin(&[
+                ("pod-a", part(0.6)),
+                ("pod-b", part(0.6)),
+                ("pod-c", part(0.6)),
+                ("pod-d", part(0.7)),
+            ])
+            .await?;
             lands(rig, &ask("llama", &"word ".repeat(14_000), 64), &["pod-d"]).await
         })
         .await;
@@ -238,5 +322,9 @@ async fn burst(rig: &Rig) -> Result<String> {
     }
     let most = seen.values().max().copied().unwrap_or(0);
     ensure!(seen.len() == 4 && most <= 30, "uneven: {seen:?}");
-    Ok(seen.iter().map(|(pod, count)| format!("{pod} {count}")).collect::<Vec<_>>().join(", "))
+    Ok(seen
+        .iter()
+        .map(|(pod, count)| format!("{pod} {count}"))
+        .collect::<Vec<_>>()
+        .join(", "))
 }

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use berth_tests_simulator::server::{Simulator, SimulatorConfig};
 use berth_tests_simulator::EngineConfig;
+use berth_tests_simulator::server::{Simulator, SimulatorConfig};
 use serde_json::{Value, json};
 
 use crate::check;
@@ -16,10 +16,13 @@ use crate::envoy::{Envoy, render, scratch};
 
 /// Try Berth: a real Envoy in front of four simulated model-server pods.
 #[derive(clap::Parser)]
-#[command(name = "scripts/run", after_help = "Examples:
+#[command(
+    name = "scripts/run",
+    after_help = "Examples:
   scripts/run                                     four simulated pods; ends with Ctrl-C
   scripts/run --check                             sends requests, says how it went, ends
-  scripts/run --pods 10.0.0.1:8000,10.0.0.2:8000  your own vLLM, SGLang, llama.cpp ... servers")]
+  scripts/run --pods 10.0.0.1:8000,10.0.0.2:8000  your own vLLM, SGLang, llama.cpp ... servers"
+)]
 pub struct Args {
     /// Real pods, `ip:port,ip:port`, in place of the simulated ones.
     #[arg(long, value_delimiter = ',', conflicts_with = "config")]
@@ -39,8 +42,12 @@ pub struct Args {
 }
 
 /// The simulated pods of the demo: name, adapters, KV blocks of 16 tokens.
-const PODS: [(&str, &[&str], u32); 4] =
-    [("pod-a", &["sql", "chat"], 2_000), ("pod-b", &["sql"], 2_000), ("pod-c", &["chat"], 2_000), ("pod-d", &[], 6_000)];
+const PODS: [(&str, &[&str], u32); 4] = [
+    ("pod-a", &["sql", "chat"], 2_000),
+    ("pod-b", &["sql"], 2_000),
+    ("pod-c", &["chat"], 2_000),
+    ("pod-d", &[], 6_000),
+];
 
 /// One of the demo's pods.
 pub(crate) fn pod(index: usize) -> SimulatorConfig {
@@ -49,7 +56,11 @@ pub(crate) fn pod(index: usize) -> SimulatorConfig {
         name: name.to_owned(),
         model: "llama".to_owned(),
         adapters: adapters.iter().map(|adapter| (*adapter).to_owned()).collect(),
-        engine: EngineConfig { num_gpu_blocks: blocks, max_num_seqs: 32, ..EngineConfig::h100() },
+        engine: EngineConfig {
+            num_gpu_blocks: blocks,
+            max_num_seqs: 32,
+            ..EngineConfig::h100()
+        },
         seed: index as u64,
         ..SimulatorConfig::default()
     }
@@ -69,10 +80,10 @@ pub async fn run(args: Args) -> Result<ExitCode> {
     }
     let mut simulators = Vec::new();
     let config: Value = match &args.config {
-        Some(file) => serde_json::from_str(
-            &fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?,
-        )
-        .with_context(|| format!("{} is not JSON", file.display()))?,
+        Some(file) => {
+            serde_json::from_str(&fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?)
+                .with_context(|| format!("{} is not JSON", file.display()))?
+        }
         None => {
             let mut pods = args.pods.clone();
             if pods.is_empty() {
@@ -101,9 +112,14 @@ pub async fn run(args: Args) -> Result<ExitCode> {
 }
 
 async fn greet(envoy: &Envoy, folder: &std::path::Path, real: bool) -> Result<()> {
-    let model = first_model(&Client::new(envoy.gateway)).await.unwrap_or_else(|_| "YOUR-MODEL".to_owned());
+    let model = first_model(&Client::new(envoy.gateway))
+        .await
+        .unwrap_or_else(|_| "YOUR-MODEL".to_owned());
     let gateway = envoy.gateway;
-    println!("Berth is running: Envoy on http://{gateway}, admin page on http://{}.", envoy.admin);
+    println!(
+        "Berth is running: Envoy on http://{gateway}, admin page on http://{}.",
+        envoy.admin
+    );
     if !real {
         println!("\n  pod     adapters    KV tokens");
         for (name, adapters, blocks) in PODS {
@@ -115,7 +131,10 @@ async fn greet(envoy: &Envoy, folder: &std::path::Path, real: bool) -> Result<()
     if !real {
         println!("  ... and with \"model\":\"sql\": it goes to a pod that has the adapter.");
     }
-    println!("\nx-berth-decision in the answer says why. Stats: curl -s 'http://{}/stats?filter=berth'", envoy.admin);
+    println!(
+        "\nx-berth-decision in the answer says why. Stats: curl -s 'http://{}/stats?filter=berth'",
+        envoy.admin
+    );
     println!("Files of this run: {}\nCtrl-C ends it.", folder.display());
     Ok(())
 }

@@ -35,7 +35,11 @@ impl Rig {
         let addresses: Vec<String> = running.iter().map(|pod| pod.address().to_string()).collect();
         let config = config(&addresses, pool, more);
         let envoy = Envoy::with_config(&scratch(name)?, &config, &[]).await?;
-        let rig = Self { pods: running, names, envoy };
+        let rig = Self {
+            pods: running,
+            names,
+            envoy,
+        };
         rig.settled().await?;
         Ok(rig)
     }
@@ -49,9 +53,15 @@ impl Rig {
         let stat = |name: &str| format!("wasmcustom.berth.pool.{POOL}.{name}");
         let read = async |name: &str| -> Result<u64> { Ok(self.envoy.stat(&stat(name)).await?.unwrap_or(0)) };
         let scrapes = read("scrapes").await? + 2 * self.pods.len() as u64;
-        self.envoy.until("two scrapes of every pod", async || Ok(read("scrapes").await? >= scrapes)).await?;
+        self.envoy
+            .until("two scrapes of every pod", async || {
+                Ok(read("scrapes").await? >= scrapes)
+            })
+            .await?;
         let publishes = read("publishes").await?;
-        self.envoy.until("a published table", async || Ok(read("publishes").await? > publishes)).await
+        self.envoy
+            .until("a published table", async || Ok(read("publishes").await? > publishes))
+            .await
     }
 
     /// Pins what a pod's metrics page shows; the filter knows it when this returns.
@@ -70,7 +80,11 @@ impl Rig {
     /// # Errors
     /// When there is none.
     pub fn pod(&self, name: &str) -> Result<&Simulator> {
-        let index = self.names.iter().position(|known| known == name).with_context(|| format!("no pod {name}"))?;
+        let index = self
+            .names
+            .iter()
+            .position(|known| known == name)
+            .with_context(|| format!("no pod {name}"))?;
         self.pods.get(index).with_context(|| format!("no pod {name}"))
     }
 
