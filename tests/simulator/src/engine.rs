@@ -303,7 +303,7 @@ impl Engine {
             return;
         };
         sequence.output += 1;
-        let gap = at - sequence.last_token;
+        let (gap, after) = (at - sequence.last_token, at - sequence.arrived);
         sequence.last_token = at;
         self.counters.generation_tokens += 1;
         let kind = if sequence.first_token.is_none() {
@@ -312,7 +312,7 @@ impl Engine {
             self.counters.cached_prompt_tokens += u64::from(sequence.cached);
             let adapter = sequence.request.adapter.clone();
             adapter.into_iter().for_each(|adapter| self.activate(adapter));
-            EventKind::FirstToken
+            EventKind::FirstToken { after }
         } else {
             EventKind::Token { gap }
         };

@@ -11,6 +11,7 @@
 
 pub mod chain;
 pub mod engine;
+pub mod page;
 pub mod random;
 
 pub use engine::{Engine, EngineConfig, Request};

@@ -17,7 +17,10 @@ pub struct Event {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventKind {
     /// The prompt is computed and the first token is out.
-    FirstToken,
+    FirstToken {
+        /// Time since it was submitted.
+        after: Micros,
+    },
     /// One more token.
     Token {
         /// Time since the token before.

@@ -59,7 +59,7 @@ fn drain(engine: &mut Engine, now: Micros) -> StepReport {
 }
 
 fn first_token(events: &[Event], id: u64) -> Option<Micros> {
-    events.iter().find(|event| event.id == id && event.kind == EventKind::FirstToken).map(|event| event.at)
+    events.iter().find(|event| event.id == id && matches!(event.kind, EventKind::FirstToken { .. })).map(|event| event.at)
 }
 
 fn done(events: &[Event], id: u64) -> Option<(Micros, Done)> {
@@ -82,7 +82,7 @@ fn a_lone_request_takes_one_prefill_and_one_step_per_further_token() {
     let events = run(&mut engine, vec![request(1, 32, 3)], 0);
     let times: Vec<_> = events.iter().map(|event| event.at).collect();
     assert_eq!(times, [1320, 2420, 3520, 3520]);
-    assert_eq!(events[0].kind, EventKind::FirstToken);
+    assert_eq!(events[0].kind, EventKind::FirstToken { after: 1320 });
     assert_eq!(events[1].kind, EventKind::Token { gap: 1100 });
     let (_, done) = done(&events, 1).expect("it ends");
     assert_eq!((done.arrived, done.admitted, done.first_token, done.output_tokens), (0, 0, 1320, 3));
@@ -379,8 +379,10 @@ mod properties {
             for (id, output) in expected {
                 let kinds: Vec<_> = events.iter().filter(|event| event.id == id).map(|event| &event.kind).collect();
                 prop_assert_eq!(kinds.len() as u32, output + 1);
-                prop_assert_eq!(kinds[0], &EventKind::FirstToken);
-                prop_assert!(matches!(kinds.last(), Some(EventKind::Finished(done)) if done.output_tokens == output));
+                let first = matches!(kinds[0], EventKind::FirstToken { .. });
+                prop_assert!(first);
+                let last = matches!(kinds.last(), Some(EventKind::Finished(done)) if done.output_tokens == output);
+                prop_assert!(last);
             }
         }
 
