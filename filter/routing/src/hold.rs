@@ -104,6 +104,8 @@ impl Hold {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     const fn at(millis: u64) -> UnixMillis {
         UnixMillis(1_000_000 + millis)

@@ -2,6 +2,8 @@ use super::*;
 use crate::limits::SERIES_PER_PAGE_MAX;
 use crate::sample::{Activity, Level};
 use crate::units::Tokens;
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 mod captures;
 mod fixtures;

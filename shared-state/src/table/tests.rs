@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::limits::SEALED_MAX_BYTES;
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 fn row(text: &str) -> PodRow {
     PodRow::unread(text.parse().unwrap(), UnixMillis(300))

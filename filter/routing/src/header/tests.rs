@@ -1,4 +1,6 @@
 use serde_json::{Value, json};
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use super::*;
 use crate::decision::tests::world::{ASK, World, ago, ask_for};

@@ -161,6 +161,8 @@ impl Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     fn observed(pairs: &[(u64, u64)]) -> Option<f64> {
         let mut memory = Memory::default();

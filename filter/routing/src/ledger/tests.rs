@@ -4,6 +4,8 @@ use berth_shared_state::limits::{LEDGER_ENTRY_MAX_AGE, LEDGER_EXCESS_PATIENCE, L
 use berth_shared_state::names::ledger_key;
 use berth_shared_state::store::{MemoryStore, SharedData, StoreError, Stored};
 use core::cell::Cell;
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 const A: PodKey = PodKey(10);
 const B: PodKey = PodKey(20);

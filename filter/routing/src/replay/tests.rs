@@ -1,6 +1,8 @@
 use super::*;
 use crate::ledger::Ledger;
 use serde_json::{Value, json};
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 const P0: &str = "10.0.0.1:8000";
 const P1: &str = "10.0.0.2:8000";

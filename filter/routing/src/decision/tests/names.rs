@@ -1,6 +1,8 @@
 //! Models and adapters: who may be asked, who is warm, and when the answer is 404.
 
 use super::*;
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 // ---- Warmth
 
