@@ -195,3 +195,7 @@ pub const ERROR_PAIR_WINDOW: Millis = Millis(10_000);
 const _: () = assert!(STALE_AFTER_INTERVALS >= STALE_AFTER_INTERVALS_MIN);
 const _: () = assert!(STALE_AFTER_INTERVALS * SCRAPE_INTERVAL_MAX.0 <= STALE_AFTER_MAX.0);
 const _: () = assert!(BODY_HOLD_MIN_BYTES <= BODY_HOLD_BYTES && BODY_HOLD_RENDERED_BYTES <= BODY_HOLD_MAX_BYTES);
+/// A learned prefill rate that no answer confirmed for this long is forgotten: a pod that once looked
+/// slow would get no requests that could show otherwise. Seen with two equal vLLMs, of which one got
+/// 6 of 330 requests after a slow start.
+pub const RATE_FORGOTTEN_AFTER: Millis = Millis(30_000);
