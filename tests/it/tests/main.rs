@@ -4,3 +4,4 @@
 mod contract;
 mod dependencies;
 mod docs;
+mod scenarios;
