@@ -223,6 +223,8 @@ impl Poller {
             let from_environment =
                 |(name, variable): &(String, String)| (name.clone(), HeaderValue::Variable(variable.clone()));
             headers.extend(scrape.headers.iter().map(from_environment));
+            // Envoy's cluster decides about TLS; WasmX goes by the scheme.
+            headers.extend(scrape.tls.then(|| text(":scheme", "https")));
             Call {
                 id: self.last_call,
                 target,

@@ -149,4 +149,4 @@ fn intervals(interval: Millis) -> Millis {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

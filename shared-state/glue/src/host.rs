@@ -368,7 +368,7 @@ impl log::Log for HostLog {
             log::Level::Info => 2,
             log::Level::Debug | log::Level::Trace => 1,
         };
-        log(level, &format!("berth: {}", record.args()));
+        log(level, &record.args().to_string());
     }
 
     fn flush(&self) {}

@@ -3,12 +3,12 @@
 //! One [`PollerRoot`] per root context, with one pure poller per pool. It is used by the service;
 //! the filter's roots can hold one too where no service can be deployed.
 
-use berth_shared_state::config::Config;
+use berth_shared_state::config::{Config, Role};
 use berth_shared_state::limits::{PAGE_MAX_BYTES, TICK};
 use berth_shared_state::names;
-use berth_shared_state::poll::{Call, CallId, Effect, Event, HeaderValue, Poller, Response, Severity, Target};
+use berth_shared_state::poll::{Call, CallId, Effect, Event, HeaderValue, Poller, Response, Severity};
 use berth_shared_state::store::SharedData;
-use berth_shared_state::table::ScrapeError;
+use berth_shared_state::table::{self, ScrapeError};
 use berth_shared_state::units::Millis;
 use hashbrown::HashMap;
 
@@ -28,6 +28,8 @@ struct PoolPoller {
     poller: Poller,
     /// Last value of the refresh key that was acted on.
     refreshed: Vec<u8>,
+    /// A former poller's table was looked for.
+    adopted: bool,
 }
 
 /// Logs every mistake of a document; `None` when there are any.
@@ -61,13 +63,18 @@ impl PollerRoot {
     pub fn configure(document: &[u8]) -> Option<Self> {
         let config = parse(document)?;
         let seed = seed();
+        if config.role == Role::Reader {
+            log::info!("role is reader: no pod is polled from here");
+        }
         let pools = config
             .pools
             .iter()
+            .filter(|_| config.role != Role::Reader)
             .map(|pool| PoolPoller {
                 name: pool.name.clone(),
                 poller: Poller::new(pool, config.epoch, seed),
                 refreshed: Vec::new(),
+                adopted: false,
             })
             .collect();
         if let Err(error) = host::set_tick(TICK) {
@@ -84,10 +91,23 @@ impl PollerRoot {
     /// The root's timer.
     pub fn tick(&mut self) {
         for index in 0..self.pools.len() {
+            self.adopt(index);
             if self.wants_refresh(index) {
                 self.feed(index, Event::RefreshModels);
             }
             self.feed(index, Event::Tick);
+        }
+    }
+
+    /// Goes on where a former poller of this process stopped, so that a new configuration does not forget the pods.
+    fn adopt(&mut self, index: usize) {
+        let Some(pool) = self.pools.get_mut(index).filter(|pool| !pool.adopted) else {
+            return;
+        };
+        pool.adopted = true;
+        let stored = HostStore.get(&names::table_key(&pool.name)).ok().flatten();
+        if let Some(table) = stored.and_then(|stored| table::decode(&stored.value).ok()) {
+            self.feed(index, Event::Adopt(&table));
         }
     }
 
@@ -186,11 +206,11 @@ impl PollerRoot {
             Effect::Log {
                 severity: Severity::Info,
                 text,
-            } => log::info!("pool {pool}: {text}"),
+            } => log::info!("{text}"),
             Effect::Log {
                 severity: Severity::Warn,
                 text,
-            } => log::warn!("pool {pool}: {text}"),
+            } => log::warn!("{text}"),
             Effect::Count { stat, value } => {
                 let name = names::pool_stat(pool, stat.name());
                 if stat.is_gauge() {
@@ -223,10 +243,6 @@ fn send(call: &Call) -> Result<u32, HostError> {
         (":path", &call.path),
         (":authority", &call.authority),
     ];
-    if matches!(call.target, Target::Metrics(_)) {
-        headers.push(("accept", "text/plain;version=0.0.4"));
-    }
-    headers.push(("accept-encoding", "identity"));
     headers.extend(named.iter().map(|(name, value)| (*name, value.as_str())));
     host::call(&call.cluster, &headers, call.timeout)
 }

@@ -57,7 +57,8 @@ Check a document before it is rolled out; every error is printed at once, with i
     berth validate FILE
 
 An editor completes and checks the document with [`config.schema.json`](../config.schema.json). The schema knows every
-key and bound; rules between two options are known to `berth validate` alone.
+key and the bounds of numbers and lists; bounds of durations and sizes written as text, and rules between two options, are
+known to `berth validate` alone.
 
 - A **duration** is a text: a whole number and its unit, `\"200ms\"`, `\"1s\"` or `\"1m\"`.
 - A **size** is a number of bytes, or a text in `KiB` or `MiB` (1024 and 1024 x 1024 bytes): `\"768KiB\"`, `\"16MiB\"`.

@@ -165,10 +165,11 @@ fn a_name_is_kept_where_it_tells_pods_apart() {
         named("10.0.0.1", "svc"),
         named("10.0.0.2", "svc"),
         named("10.0.0.3", "p3"),
+        named("10.0.0.4", &"n".repeat(257)),
     ];
     let pods = envoy_admin::read(&page(&[cluster("c", &hosts)]), "c").unwrap();
     let names: Vec<_> = pods.iter().map(|pod| pod.name.as_deref()).collect();
-    assert_eq!(names, [None, None, Some("p3")]);
+    assert_eq!(names, [None, None, Some("p3"), None]);
 }
 
 #[test]

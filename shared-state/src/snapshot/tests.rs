@@ -4,7 +4,7 @@ use super::*;
 use crate::config::{Adapters, Routing, Scrape};
 use crate::table::{Discovered, Models};
 
-fn pool(discovery: Discovery) -> Pool {
+pub(crate) fn pool(discovery: Discovery) -> Pool {
     Pool {
         name: "llama".into(),
         models: Vec::new(),
@@ -18,6 +18,7 @@ fn pool(discovery: Discovery) -> Pool {
             models_interval: Millis(10_000),
             cluster: "pods".into(),
             address_header: "x-pod".into(),
+            tls: false,
             headers: Vec::new(),
         },
         adapters: Adapters {

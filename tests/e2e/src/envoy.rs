@@ -113,9 +113,8 @@ impl Envoy {
                 "--disable-hot-restart",
                 "--log-level",
                 "warning",
-                "-c",
             ])
-            .args(["--component-log-level", "wasm:info"])
+            .args(["--component-log-level", "wasm:info", "-c"])
             .arg(&file)
             .envs(environment.iter().copied())
             .stdout(Stdio::null())

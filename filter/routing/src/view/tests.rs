@@ -1,1 +1,410 @@
+use super::*;
+use berth_shared_state::names::{ledger_key, table_key};
+use berth_shared_state::sample::{Engine, Status};
+use berth_shared_state::sealed::SealError;
+use berth_shared_state::store::{Cas, MemoryStore, StoreError, Stored};
+use berth_shared_state::table::{self, Discovered, Load, Models, NameId, PodRow, Rates, Readiness, Table, Trend};
+use berth_shared_state::units::Tokens;
+use core::cell::Cell;
 
+use crate::ledger::Ledger;
+use crate::request::{Api, PromptSize};
+
+const ONE: &str =
+    r#"{"pools": [{"name": "a", "discovery": {"static": ["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"]}}]}"#;
+const TWO: &str = r#"{"pools": [{"name": "a", "discovery": {"static": ["10.0.0.1:80"]}},
+                                {"name": "b", "models": ["known"], "discovery": {"static": ["10.0.1.1:80"]}}]}"#;
+
+fn at(ms: u64) -> UnixMillis {
+    UnixMillis(1_700_000_000_000 + ms)
+}
+
+fn address(text: &str) -> PodAddress {
+    text.parse().unwrap()
+}
+
+fn view(document: &str, nonce: u64) -> View {
+    View::new(Rc::new(Config::parse(document.as_bytes()).unwrap()), nonce, nonce)
+}
+
+/// A pod read at 0 with nothing to do, listing name 0 as its base.
+fn row(pod: &str) -> PodRow {
+    let load = Load {
+        engine: Some(Engine::Vllm),
+        status: Status::Ok,
+        running: Some(0),
+        waiting: Some(0),
+        deferred: None,
+        kv_mean: Some(0.0),
+        kv_max: Some(0.0),
+        kv_capacity: Some(Tokens(100_000)),
+        engines: 1,
+        sleeping: None,
+    };
+    let models = Models {
+        at: at(0),
+        bases: vec![NameId(0)],
+        adapters: vec![],
+        max_model_len: None,
+    };
+    PodRow {
+        address: address(pod),
+        name: None,
+        readiness: Readiness::Ready,
+        since: at(0),
+        incarnation: 0,
+        scraped_at: Some(at(0)),
+        failures: 0,
+        last_error: None,
+        trend: Trend::Live,
+        load,
+        rates: Rates::default(),
+        activity: None,
+        resident: None,
+        models: Some(models),
+        proxy_active: None,
+    }
+}
+
+fn publish(store: &dyn SharedData, pool: &str, base: &str, pods: &[&str], seq: u64) {
+    let table = Table {
+        seq,
+        written_at: at(0),
+        config_epoch: 0,
+        discovery: Discovered {
+            at: Some(at(0)),
+            error: None,
+        },
+        names: vec![base.to_owned()],
+        pods: pods.iter().map(|pod| row(pod)).collect(),
+    };
+    store
+        .set(&table_key(pool), &table::encode(&table).unwrap(), None)
+        .unwrap();
+}
+
+fn three(store: &dyn SharedData) {
+    publish(store, "a", "base", &["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"], 1);
+}
+
+fn chat(model: Option<&str>) -> Facts {
+    Facts {
+        api: Some(Api::Chat),
+        model: model.map(str::to_owned),
+        prompt: PromptSize {
+            ascii_bytes: 4000,
+            ..PromptSize::default()
+        },
+        choices: 1,
+        prompts: 1,
+        stream: true,
+        complete: true,
+        ..Facts::default()
+    }
+}
+
+fn decide(view: &mut View, store: &dyn SharedData, id: u64, model: Option<&str>, now: u64) -> Decision {
+    let (facts, steering) = (chat(model), Steering::default());
+    view.decide(
+        store,
+        &Request {
+            id,
+            facts: &facts,
+            steering: &steering,
+            in_full: false,
+        },
+        at(now),
+    )
+}
+
+fn endpoints(decision: &Decision) -> Vec<PodAddress> {
+    match &decision.action {
+        Action::Route { endpoints, .. } => endpoints.clone(),
+        other => panic!("not routed: {other:?}"),
+    }
+}
+
+fn booked(store: &dyn SharedData, pod: PodAddress) -> (u32, u32) {
+    let value = store.get(&ledger_key("a")).unwrap().unwrap().value;
+    let own = Ledger::decode(&value).unwrap().own(pod.key(), None);
+    (own.unanswered, own.generating)
+}
+
+fn avoided(store: &dyn SharedData, pod: PodAddress) -> bool {
+    let value = store.get(&ledger_key("a")).unwrap().unwrap().value;
+    Ledger::decode(&value).unwrap().avoided_until(pod.key()).is_some()
+}
+
+#[test]
+fn a_routed_request_is_booked_until_its_end() {
+    let store = MemoryStore::default();
+    three(&store);
+    let mut view = view(ONE, 1);
+    let pod = endpoints(&decide(&mut view, &store, 1, Some("base"), 10))[0];
+    assert_eq!(booked(&store, pod), (1, 0));
+    view.on_first_byte(&store, 1, 200, true, at(60));
+    assert_eq!(booked(&store, pod), (0, 1));
+    view.on_end(&store, 1, Outcome::Success, at(90));
+    assert_eq!(booked(&store, pod), (0, 0));
+    view.on_end(&store, 1, Outcome::Success, at(95));
+    view.on_first_byte(&store, 1, 200, true, at(95));
+    assert_eq!(view.counts().ledger_writes, 3);
+}
+
+#[test]
+fn workers_spread_what_they_send_at_the_same_time() {
+    let store = MemoryStore::default();
+    three(&store);
+    let mut workers = [view(ONE, 1), view(ONE, 2), view(ONE, 3)];
+    let mut firsts: Vec<_> = workers
+        .iter_mut()
+        .map(|view| endpoints(&decide(view, &store, 1, Some("base"), 10))[0])
+        .collect();
+    firsts.sort_unstable();
+    firsts.dedup();
+    assert_eq!(firsts.len(), 3);
+}
+
+#[test]
+fn the_pods_that_a_retry_left_behind_are_charged_and_the_request_moves() {
+    let store = MemoryStore::default();
+    three(&store);
+    // Attempts as the host counts them, the place of the serving pod, and the pods to blame.
+    for (attempts, serving, blamed) in [
+        (Some(1), 0, 0),
+        (Some(2), 1, 1),
+        (Some(3), 2, 2),
+        (None, 2, 2),
+        // The proxy skipped pods without sending: nobody failed.
+        (Some(1), 1, 0),
+        (Some(2), 2, 1),
+    ] {
+        store.set(&ledger_key("a"), b"", None).unwrap();
+        let mut view = view(ONE, 1);
+        let list = endpoints(&decide(&mut view, &store, 1, Some("base"), 10));
+        view.on_upstream(&store, 1, list[serving], attempts, at(50));
+        view.on_upstream(&store, 1, list[serving], attempts, at(51));
+        assert_eq!(booked(&store, list[serving]), (1, 0), "{attempts:?} to {serving}");
+        let failed: Vec<bool> = list.iter().map(|pod| avoided(&store, *pod)).collect();
+        assert_eq!(failed, [blamed > 0, blamed > 1, false], "{attempts:?} to {serving}");
+    }
+}
+
+#[test]
+fn a_pod_outside_of_the_list_serves_without_blame_for_one_attempt() {
+    let store = MemoryStore::default();
+    three(&store);
+    let mut view = view(ONE, 1);
+    let list = endpoints(&decide(&mut view, &store, 1, Some("base"), 10));
+    view.on_upstream(&store, 1, address("10.9.9.9:80"), Some(1), at(50));
+    assert_eq!(booked(&store, address("10.9.9.9:80")), (1, 0));
+    assert!(list.iter().all(|pod| !avoided(&store, *pod)));
+}
+
+#[track_caller]
+fn check_pool(model: Option<&str>, expected: &str) {
+    let store = MemoryStore::default();
+    publish(&store, "a", "base-a", &["10.0.0.1:80"], 1);
+    publish(&store, "b", "base-b", &["10.0.1.1:80"], 1);
+    let mut view = view(TWO, 1);
+    assert_eq!(decide(&mut view, &store, 1, model, 10).why.pool, expected);
+}
+
+#[test]
+fn the_pool_that_has_the_model_decides() {
+    check_pool(None, "a");
+    check_pool(Some("base-a"), "a");
+    check_pool(Some("base-b"), "b");
+    check_pool(Some("known"), "b");
+    check_pool(Some("nowhere"), "a");
+}
+
+#[test]
+fn a_model_is_refused_only_when_every_pool_refuses_it() {
+    let store = MemoryStore::default();
+    publish(&store, "a", "base-a", &["10.0.0.1:80"], 1);
+    let mut view = view(TWO, 1);
+    // Nobody has asked the pods of b yet: it may have the model.
+    let decision = decide(&mut view, &store, 1, Some("nowhere"), 10);
+    assert_eq!(
+        (decision.why.pool.as_str(), &decision.action),
+        ("b", &Action::Pass(Reason::NoTable))
+    );
+    publish(&store, "b", "base-b", &["10.0.1.1:80"], 1);
+    let decision = decide(&mut view, &store, 2, Some("nowhere"), 20);
+    assert!(matches!(decision.action, Action::Reply(refusal) if refusal.status == 404));
+}
+
+#[test]
+fn a_name_longer_than_any_name_meets_the_rules_of_an_unknown_one() {
+    let store = MemoryStore::default();
+    three(&store);
+    let mut view = view(ONE, 1);
+    let facts = Facts {
+        model_too_long: true,
+        ..chat(None)
+    };
+    let steering = Steering::default();
+    let request = Request {
+        id: 1,
+        facts: &facts,
+        steering: &steering,
+        in_full: false,
+    };
+    let decision = view.decide(&store, &request, at(10));
+    assert!(matches!(decision.action, Action::Reply(refusal) if refusal.status == 404));
+}
+
+#[test]
+fn a_trusted_header_tells_the_model_where_the_body_does_not() {
+    let store = MemoryStore::default();
+    publish(&store, "b", "base-b", &["10.0.1.1:80"], 1);
+    let mut view = view(TWO, 1);
+    let steering = Steering {
+        model: Some("base-b".to_owned()),
+        subset: None,
+    };
+    for (body, expected) in [(None, "b"), (Some("known"), "b"), (Some("base-a"), "a")] {
+        let facts = chat(body);
+        let request = Request {
+            id: 1,
+            facts: &facts,
+            steering: &steering,
+            in_full: false,
+        };
+        assert_eq!(view.decide(&store, &request, at(10)).why.pool, expected, "{body:?}");
+    }
+    let cut = Facts {
+        complete: false,
+        ..chat(None)
+    };
+    assert!(view.lacks_model(&cut, &Steering::default()));
+    assert!(!view.lacks_model(&cut, &steering));
+    assert!(!view.lacks_model(&chat(None), &Steering::default()));
+    let single = View::new(Rc::new(Config::parse(ONE.as_bytes()).unwrap()), 1, 1);
+    assert!(!single.lacks_model(&cut, &Steering::default()));
+}
+
+#[test]
+fn a_table_that_cannot_be_read_leaves_the_last_good_copy() {
+    let store = MemoryStore::default();
+    let mut view = view(ONE, 1);
+    assert_eq!(
+        decide(&mut view, &store, 1, None, 0).action,
+        Action::Pass(Reason::NoTable)
+    );
+    assert_eq!(view.table_error(0), Some(TableError::Absent));
+    three(&store);
+    endpoints(&decide(&mut view, &store, 2, None, 10));
+    assert_eq!(view.table_error(0), None);
+    store.set(&table_key("a"), b"BRTH garbage", None).unwrap();
+    endpoints(&decide(&mut view, &store, 3, None, 20));
+    assert_eq!(view.table_error(0), Some(TableError::Unreadable(SealError::Foreign)));
+    store.set(&table_key("a"), b"", None).unwrap();
+    endpoints(&decide(&mut view, &store, 4, None, 30));
+    assert_eq!(view.table_error(0), Some(TableError::Absent));
+    assert_eq!((view.counts().tables_decoded, view.counts().tables_unreadable), (1, 3));
+}
+
+/// Counts reads of the table.
+#[derive(Default)]
+struct Counting {
+    inner: MemoryStore,
+    tables: Cell<u32>,
+    all: Cell<u32>,
+}
+
+impl SharedData for Counting {
+    fn get(&self, key: &str) -> Result<Option<Stored>, StoreError> {
+        self.all.set(self.all.get() + 1);
+        self.tables.set(self.tables.get() + u32::from(key.ends_with("/table")));
+        self.inner.get(key)
+    }
+
+    fn set(&self, key: &str, value: &[u8], cas: Option<Cas>) -> Result<(), StoreError> {
+        self.all.set(self.all.get() + 1);
+        self.inner.set(key, value, cas)
+    }
+}
+
+#[test]
+fn a_table_is_read_when_its_copy_is_old_and_decoded_when_it_changed() {
+    let store = Counting::default();
+    three(&store);
+    let mut view = view(ONE, 1);
+    for (now, reads, decoded) in [(10, 1, 1), (11, 1, 1), (12, 2, 1), (14, 3, 1)] {
+        decide(&mut view, &store, now, None, now);
+        assert_eq!(
+            (store.tables.get(), view.counts().tables_decoded),
+            (reads, decoded),
+            "at {now}"
+        );
+    }
+    publish(&store, "a", "base", &["10.0.0.1:80"], 2);
+    assert_eq!(endpoints(&decide(&mut view, &store, 15, None, 15)).len(), 3);
+    assert_eq!(endpoints(&decide(&mut view, &store, 16, None, 16)).len(), 1);
+    assert_eq!(view.counts().tables_decoded, 2);
+}
+
+#[test]
+fn a_large_table_is_copied_less_often() {
+    let store = Counting::default();
+    let pods: Vec<String> = (0..1000).map(|n| format!("10.0.{}.{}:80", n / 250, n % 250)).collect();
+    let mut pods: Vec<&str> = pods.iter().map(String::as_str).collect();
+    pods.sort_by_key(|pod| address(pod));
+    publish(&store, "a", "base", &pods, 1);
+    let bytes = store.get(&table_key("a")).unwrap().unwrap().value.len() as u64;
+    let wait = 2 + bytes / 8192;
+    assert!(wait > 5, "{bytes} bytes");
+    let mut view = view(ONE, 1);
+    store.tables.set(0);
+    for (now, reads) in [(10, 1), (9 + wait, 1), (10 + wait, 2)] {
+        decide(&mut view, &store, now, None, now);
+        assert_eq!(store.tables.get(), reads, "at {now}");
+    }
+}
+
+#[test]
+fn an_idle_worker_touches_no_shared_data() {
+    let store = Counting::default();
+    three(&store);
+    let mut view = view(ONE, 1);
+    decide(&mut view, &store, 1, None, 10);
+    view.on_end(&store, 1, Outcome::Success, at(20));
+    // For the horizon of ten seconds a sample may still count the request as waiting.
+    view.tick(&store, at(10_100));
+    store.all.set(0);
+    for tick in 102..1000 {
+        view.tick(&store, at(tick * 100));
+    }
+    assert_eq!(store.all.get(), 0);
+}
+
+#[test]
+fn a_refusing_host_costs_the_copy_and_nothing_else() {
+    struct Refusing;
+    impl SharedData for Refusing {
+        fn get(&self, _: &str) -> Result<Option<Stored>, StoreError> {
+            Err(StoreError::Host(12))
+        }
+        fn set(&self, _: &str, _: &[u8], _: Option<Cas>) -> Result<(), StoreError> {
+            Err(StoreError::Host(12))
+        }
+    }
+    let store = MemoryStore::default();
+    three(&store);
+    let mut view = view(ONE, 1);
+    decide(&mut view, &store, 1, None, 10);
+    endpoints(&decide(&mut view, &Refusing, 2, None, 20));
+    assert_eq!(view.table_error(0), Some(TableError::Refused(StoreError::Host(12))));
+    assert!(view.counts().ledger_refusals >= 1);
+    view.on_end(&Refusing, 2, Outcome::Success, at(30));
+    view.on_end(&store, 1, Outcome::Success, at(40));
+    let value = store.get(&ledger_key("a")).unwrap().unwrap().value;
+    let ledger = Ledger::decode(&value).unwrap();
+    let pods = ["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"].map(address);
+    assert!(
+        pods.iter()
+            .all(|pod| ledger.own(pod.key(), None).context_tokens == Tokens(0))
+    );
+}
