@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 pub struct Pod {
     pub running: u32,
     pub waiting: u32,
-    /// KV usage, 0 to 1.
-    pub kv: f64,
+    /// KV usage, 0 to 1; `null` = the page does not say.
+    pub kv: Option<f64>,
     /// `null` = the page does not say.
     pub capacity_tokens: Option<u64>,
     pub max_model_len: u64,
@@ -69,7 +69,7 @@ impl Default for Pod {
         Self {
             running: 0,
             waiting: 0,
-            kv: 0.0,
+            kv: Some(0.0),
             capacity_tokens: Some(100_000),
             max_model_len: 32_768,
             base: "base".to_owned(),
@@ -176,7 +176,9 @@ impl Pod {
         let mut one = |name: &str, kind: &str, value: f64| family(name, kind, &[(labels.clone(), value)]);
         one("num_requests_running", "gauge", self.running.into());
         one("num_requests_waiting", "gauge", self.waiting.into());
-        one("kv_cache_usage_perc", "gauge", self.kv);
+        if let Some(kv) = self.kv {
+            one("kv_cache_usage_perc", "gauge", kv);
+        }
         // 30 tokens per second for each running request, and one request in 10 s.
         let moved = if self.frozen {
             0.0

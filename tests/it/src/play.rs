@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use berth_shared_state::names;
 
-use crate::scenario::{Expect, Life, OneOf, Request, Scenario, Step, Then};
+use crate::scenario::{AFTER_MILLIS, Expect, Life, OneOf, Request, Scenario, Step, Then};
 
 /// A proxy with Berth in it, in front of the scenario's pods.
 pub trait Proxy {
@@ -27,6 +27,13 @@ pub trait Proxy {
     fn go_on(&mut self, id: u64, then: Then);
     /// The log so far.
     fn log(&self) -> Vec<String>;
+    /// Nothing went wrong beside the steps.
+    ///
+    /// # Errors
+    /// What did.
+    fn sound(&self) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// What became of a request.
@@ -73,7 +80,7 @@ pub fn play(scenario: &Scenario, proxy: &mut impl Proxy) -> Result<(), String> {
             format!("step {number}{because}: {error}")
         })?;
     }
-    Ok(())
+    player.proxy.sound()
 }
 
 struct Player<'a, P> {
@@ -134,9 +141,7 @@ impl<P: Proxy> Player<'_, P> {
             if step.then != Then::Open && seen.served_by.is_some() {
                 self.proxy.go_on(self.sent, step.then);
             }
-            if time < times && step.every_ms > 0 {
-                self.proxy.wait(step.every_ms);
-            }
+            self.proxy.wait(step.every_ms.unwrap_or(AFTER_MILLIS));
         }
         for (pod, [least, most]) in &step.expect.between {
             let count = counts.get(pod).copied().unwrap_or(0);

@@ -61,6 +61,9 @@ pub enum Discovery {
     EnvoyAdmin,
 }
 
+/// Milliseconds between two requests: a worker looks again at what others did after 2 ms.
+pub const AFTER_MILLIS: u64 = 3;
+
 /// One step.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -78,9 +81,8 @@ pub struct Step {
     pub request: Option<Request>,
     /// Sent so many times.
     pub burst: Option<u32>,
-    /// Time between two of a burst.
-    #[serde(default)]
-    pub every_ms: u64,
+    /// Time after each request, [`AFTER_MILLIS`] by default.
+    pub every_ms: Option<u64>,
     /// The worker that gets it; else they take turns.
     pub worker: Option<usize>,
     /// Names the request for `finish`.

@@ -5,3 +5,4 @@ mod contract;
 mod dependencies;
 mod docs;
 mod scenarios;
+mod wasm;

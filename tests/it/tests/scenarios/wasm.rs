@@ -252,6 +252,22 @@ impl Proxy for Wasm {
     fn log(&self) -> Vec<String> {
         self.host.log().into_iter().map(|line| line.text).collect()
     }
+
+    /// The host had nothing to complain of: no trap, no misuse.
+    fn sound(&self) -> Result<(), String> {
+        let log = self.host.log();
+        let complaints = log
+            .iter()
+            .filter(|line| line.from_host && !line.text.contains("killed by the test"));
+        let complaints: Vec<_> = complaints
+            .map(|line| format!("{:?}: {}", line.thread, line.text))
+            .collect();
+        if complaints.is_empty() {
+            Ok(())
+        } else {
+            Err(complaints.join("\n"))
+        }
+    }
 }
 
 impl Wasm {
