@@ -1,1 +1,9 @@
-//! To be filled.
+//! What must hold in a real Envoy, with two workers and simulated pods.
+//!
+//! One file per theme; a rig takes some seconds to start, so one test sees several things of one rig.
+
+mod ledger;
+mod retry;
+mod routing;
+mod streaming;
+mod support;
