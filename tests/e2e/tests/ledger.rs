@@ -2,25 +2,13 @@
 
 use anyhow::{Result, ensure};
 use berth_tests_e2e::client::Client;
-use berth_tests_e2e::rig::Setup;
-use serde_json::json;
 
-use crate::support::{CHAT, arrived, chat, pods};
+use crate::support::{CHAT, arrived, chat, once_read};
 
 #[tokio::test]
 async fn a_burst_between_two_scrapes_spreads_over_all_workers() -> Result<()> {
     const REQUESTS: usize = 80;
-    let rig = Setup::new("burst", pods(4))
-        .pool(json!({"scrape": {"interval": "30s"}}))
-        .unread()
-        .start()
-        .await?;
-    rig.until("the first page of every pod", async || {
-        Ok(rig.stat("scrapes").await? >= 4)
-    })
-    .await?;
-    rig.until("a table", async || Ok(rig.stat("publishes").await? >= 1))
-        .await?;
+    let rig = once_read("burst", 4).await?;
     let scrapes = rig.stat("scrapes").await?;
     // Every request has its own connection, so that the kernel spreads them over the workers.
     let tasks: Vec<_> = (0..REQUESTS)

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use berth_tests_e2e::rig::Setup;
 use http_body_util::BodyExt;
 
-use crate::support::{CHAT, arrived, chat, ledger_empties, pods, routed, streamed};
+use crate::support::{CHAT, arrived, chat, ledger_empties, once_read, pods, routed, streamed};
 
 /// Prefill predicted for 4,000 tokens, milliseconds.
 async fn prefill(rig: &berth_tests_e2e::rig::Rig, name: &str) -> Result<f64> {
@@ -64,16 +64,7 @@ async fn only_streams_teach_the_rate() -> Result<()> {
 
 #[tokio::test]
 async fn a_client_that_leaves_leaves_nothing_in_the_ledger() -> Result<()> {
-    // Gauges are read once: what the decision sees of these requests is the ledger alone.
-    let rig = Setup::new("leaves", pods(2))
-        .pool(serde_json::json!({"scrape": {"interval": "30s"}}))
-        .unread()
-        .start()
-        .await?;
-    rig.until("the first page of every pod", async || {
-        Ok(rig.stat("scrapes").await? >= 2)
-    })
-    .await?;
+    let rig = once_read("leaves", 2).await?;
     ledger_empties(&rig).await?;
     let client = rig.client();
     let before = arrived(&rig, CHAT);

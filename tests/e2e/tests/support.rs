@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use berth_tests_e2e::client::{Answer, Client};
-use berth_tests_e2e::rig::Rig;
+use berth_tests_e2e::rig::{Rig, Setup};
 use berth_tests_simulator::server::{Pinned, SimulatorConfig};
 use berth_tests_simulator::{EngineConfig, random};
 use serde_json::{Value, json};
@@ -92,6 +92,25 @@ pub fn full() -> Pinned {
         kv_usage: Some(1.0),
         ..Pinned::default()
     }
+}
+
+/// A rig of idle pods whose gauges are read once: what decisions see from then on is the ledger.
+pub async fn once_read(name: &str, count: usize) -> Result<Rig> {
+    let rig = Setup::new(name, pods(count))
+        .pool(json!({"scrape": {"interval": "30s"}}))
+        .unread()
+        .start()
+        .await?;
+    rig.until("the first page of every pod, in a table", async || {
+        Ok(rig.stat("scrapes").await? >= count as u64 && rig.stat("models_reads").await? >= count as u64)
+    })
+    .await?;
+    let publishes = rig.stat("publishes").await?;
+    rig.until("a table with them", async || {
+        Ok(rig.stat("publishes").await? > publishes)
+    })
+    .await?;
+    Ok(rig)
 }
 
 /// How many requests for a path all pods have received.
