@@ -32,16 +32,18 @@ pub(super) fn router(pod: &Arc<Pod>) -> Router {
     let lora = Router::new()
         .route("/v1/load_lora_adapter", post(load_adapter))
         .route("/v1/unload_lora_adapter", post(unload_adapter));
-    let router = Router::new()
+    let pages = Router::new()
         .route("/metrics", get(metrics))
         .route("/metrics/", get(metrics))
+        .route("/v1/models", get(list_models))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(pod), authorized));
+    let router = pages
         .route("/health", get(async || ""))
         .route("/ping", get(async || "").post(async || ""))
         .route(
             "/version",
             get(async || json(200, r#"{"version":"0.32.0"}"#.to_owned())),
         )
-        .route("/v1/models", get(list_models))
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(completions))
         .route("/sim/fault", post(set_fault))
@@ -103,6 +105,15 @@ async fn note_and_stamp(State(pod): Shared, request: Request, next: Next) -> Res
         response.headers_mut().insert(POD_HEADER, name);
     }
     response
+}
+
+/// Asks for the key, if the pod has one.
+async fn authorized(State(pod): Shared, request: Request, next: Next) -> Response {
+    let given = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+    match &pod.config.authorization {
+        Some(key) if given != Some(key.as_bytes()) => json(401, r#"{"error":"Unauthorized"}"#.to_owned()),
+        _ => next.run(request).await,
+    }
 }
 
 async fn metrics(State(pod): Shared) -> Response {
