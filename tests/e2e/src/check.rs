@@ -63,7 +63,12 @@ pub async fn simulated(listen: SocketAddr, admin: SocketAddr) -> Result<ExitCode
     let yaml = render(&file, listen, admin, &[]).await?;
     let envoy = Envoy::start(&folder, &yaml, listen, admin, &[]).await?;
     let names = ["pod-a", "pod-b", "pod-c", "pod-d"].map(str::to_owned).to_vec();
-    let rig = Rig { pods, names, envoy };
+    let rig = Rig {
+        pods,
+        names,
+        envoy,
+        folder: folder.clone(),
+    };
     rig.settled().await?;
 
     let mut report = Report::default();

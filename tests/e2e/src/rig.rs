@@ -1,13 +1,15 @@
 //! Simulated pods and an Envoy with Berth in front of them, as one thing.
 
 use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use berth_tests_simulator::server::{Pinned, Received, Simulator, SimulatorConfig};
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::envoy::{Envoy, free_port, render, scratch};
+use crate::envoy::{Envoy, free_port, render, root, scratch};
 
 /// The pool's name in every rig.
 pub const POOL: &str = "demo";
@@ -20,6 +22,8 @@ pub struct Rig {
     pub names: Vec<String>,
     /// The gateway.
     pub envoy: Envoy,
+    /// Files of this run.
+    pub folder: PathBuf,
 }
 
 /// What a rig is made of. Everything but the pods has a default.
@@ -31,6 +35,7 @@ pub struct Setup {
     render: Vec<String>,
     environment: Vec<(String, String)>,
     edits: Vec<(String, String)>,
+    addresses: Vec<String>,
     settles: bool,
 }
 
@@ -46,6 +51,7 @@ impl Setup {
             render: Vec::new(),
             environment: Vec::new(),
             edits: Vec::new(),
+            addresses: Vec::new(),
             settles: true,
         }
     }
@@ -78,8 +84,24 @@ impl Setup {
         self
     }
 
+    /// A pod that is no simulator.
+    #[must_use]
+    pub fn address(mut self, address: SocketAddr) -> Self {
+        self.addresses.push(address.to_string());
+        self
+    }
+
+    /// The modules that trap on demand, in place of those in `dist/`.
+    #[must_use]
+    pub fn trapping(self) -> Self {
+        let dist = root().join("dist").display().to_string();
+        let trap = root().join("target/test-trap/wasm32-wasip1/release");
+        self.edit(&dist, &trap.display().to_string())
+    }
+
     /// Replaces a part of the rendered configuration, wherever it stands. A part that is not there
-    /// is an error: the test would show nothing.
+    /// is an error: the test would show nothing. `@port:a@` in the new part is the port of pod `a`,
+    /// `@folder@` the rig's folder.
     #[must_use]
     pub fn edit(mut self, from: &str, to: &str) -> Self {
         self.edits.push((from.to_owned(), to.to_owned()));
@@ -98,12 +120,13 @@ impl Setup {
     /// # Errors
     /// When something does not start.
     pub async fn start(self) -> Result<Rig> {
-        let names = self.pods.iter().map(|pod| pod.name.clone()).collect();
+        let names: Vec<String> = self.pods.iter().map(|pod| pod.name.clone()).collect();
         let mut pods = Vec::new();
         for pod in self.pods {
             pods.push(Simulator::start(pod).await.context("a simulated pod does not start")?);
         }
-        let addresses: Vec<String> = pods.iter().map(|pod| pod.address().to_string()).collect();
+        let mut addresses: Vec<String> = pods.iter().map(|pod| pod.address().to_string()).collect();
+        addresses.extend(self.addresses);
         let folder = scratch(&self.name)?;
         let (gateway, admin) = (free_port()?, free_port()?);
         let file = folder.join("berth.json");
@@ -115,13 +138,22 @@ impl Setup {
             ensure!(yaml.contains(from), "the rendered configuration has no {from:?}");
             yaml = yaml.replace(from, to);
         }
+        yaml = yaml.replace("@folder@", &folder.display().to_string());
+        for (name, pod) in names.iter().zip(&pods) {
+            yaml = yaml.replace(&format!("@port:{name}@"), &pod.address().port().to_string());
+        }
         let environment: Vec<(&str, &str)> = self
             .environment
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_str()))
             .collect();
         let envoy = Envoy::start(&folder, &yaml, gateway, admin, &environment).await?;
-        let rig = Rig { pods, names, envoy };
+        let rig = Rig {
+            pods,
+            names,
+            envoy,
+            folder,
+        };
         if self.settles {
             rig.settled().await?;
         }
@@ -227,9 +259,11 @@ impl Rig {
 pub fn config(addresses: &[String], pool: Value, more: Value) -> Value {
     let mut base = json!({
         "name": POOL,
-        "discovery": {"static": addresses},
         "scrape": {"interval": "200ms", "timeout": "1s", "models_interval": "1s"},
     });
+    if pool["discovery"].is_null() {
+        base["discovery"] = json!({"static": addresses});
+    }
     merge(&mut base, pool);
     let mut config = json!({"pools": [base], "status": {"decision_header": true}});
     merge(&mut config, more);

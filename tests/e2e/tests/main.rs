@@ -2,8 +2,12 @@
 //!
 //! One file per theme; a rig takes some seconds to start, so one test sees several things of one rig.
 
+mod bodies;
 mod ledger;
+mod pass;
+mod raw;
 mod retry;
 mod routing;
+mod steering;
 mod streaming;
 mod support;
