@@ -101,6 +101,7 @@ impl Envoy {
                 "--log-level",
                 "warning",
             ])
+            .args(["--file-flush-interval-msec", "100"])
             .args(["--component-log-level", "wasm:info", "-c"])
             .arg(&file)
             .envs(environment.iter().copied())
@@ -202,6 +203,26 @@ impl Envoy {
     pub async fn stop(mut self) -> Result<()> {
         self.child.kill().await.context("cannot end Envoy")
     }
+}
+
+/// Has Envoy check a configuration without serving.
+///
+/// # Errors
+/// When it does not accept it; the message is Envoy's.
+pub async fn validate(yaml: &Path) -> Result<()> {
+    let output = Command::new(binary().await?)
+        .args(["--mode", "validate", "--log-level", "warning", "-c"])
+        .arg(yaml)
+        .output()
+        .await?;
+    if !output.status.success() {
+        bail!(
+            "{} is not valid:\n{}",
+            yaml.display(),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    Ok(())
 }
 
 /// Path of the pinned Envoy, fetched once by `scripts/envoy`.

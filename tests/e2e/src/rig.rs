@@ -36,6 +36,7 @@ pub struct Setup {
     environment: Vec<(String, String)>,
     edits: Vec<(String, String)>,
     addresses: Vec<String>,
+    serviced: bool,
     settles: bool,
 }
 
@@ -52,6 +53,7 @@ impl Setup {
             environment: Vec::new(),
             edits: Vec::new(),
             addresses: Vec::new(),
+            serviced: true,
             settles: true,
         }
     }
@@ -99,6 +101,13 @@ impl Setup {
         self.edit(&dist, &trap.display().to_string())
     }
 
+    /// No companion service: nobody reads the pods.
+    #[must_use]
+    pub fn without_service(mut self) -> Self {
+        self.serviced = false;
+        self.unread()
+    }
+
     /// Replaces a part of the rendered configuration, wherever it stands. A part that is not there
     /// is an error: the test would show nothing. `@port:a@` in the new part is the port of pod `a`,
     /// `@folder@` the rig's folder.
@@ -137,6 +146,11 @@ impl Setup {
         for (from, to) in &self.edits {
             ensure!(yaml.contains(from), "the rendered configuration has no {from:?}");
             yaml = yaml.replace(from, to);
+        }
+        if !self.serviced {
+            let (before, rest) = yaml.split_once("bootstrap_extensions:").context("no service")?;
+            let (_, after) = rest.split_once("static_resources:").context("no resources")?;
+            yaml = format!("{before}static_resources:{after}");
         }
         yaml = yaml.replace("@folder@", &folder.display().to_string());
         for (name, pod) in names.iter().zip(&pods) {

@@ -143,9 +143,11 @@ async fn a_form_names_its_model_behind_the_file() -> Result<()> {
 #[tokio::test]
 async fn a_body_that_ends_with_trailers_is_routed_with_them() -> Result<()> {
     // Pods over HTTP/2, since HTTP/1.1 drops trailers on the way.
-    let http2 = "    - name: \"demo\"\n      typed_extension_protocol_options:\n        envoy.extensions.upstreams.http.v3.HttpProtocolOptions:\n          \"@type\": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions\n          explicit_http_config: { http2_protocol_options: {} }\n";
     let rig = Setup::new("trailers", two())
-        .edit("    - name: \"demo\"\n", http2)
+        .edit(
+            "explicit_http_config: { http_protocol_options: {} }",
+            "explicit_http_config: { http2_protocol_options: {} }",
+        )
         .start()
         .await?;
     let body = image(100_000);

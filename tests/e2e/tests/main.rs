@@ -2,12 +2,16 @@
 //!
 //! One file per theme; a rig takes some seconds to start, so one test sees several things of one rig.
 
+mod answers;
 mod bodies;
+mod discovery;
+mod failures;
 mod ledger;
 mod pass;
 mod raw;
 mod retry;
 mod routing;
+mod scrape;
 mod steering;
 mod streaming;
 mod support;

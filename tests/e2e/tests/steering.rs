@@ -7,7 +7,7 @@ use berth_tests_e2e::rig::{Rig, Setup};
 use serde_json::json;
 
 use crate::raw::RawPod;
-use crate::support::{CHAT, JSON, busy, chat, full, idle, lands, pods, routed};
+use crate::support::{CHAT, JSON, busy, chat, full, idle, lands, once_read, pods, routed};
 
 const MODELS: &str = "/v1/models";
 /// What a client may not say, by its beginnings.
@@ -71,15 +71,7 @@ async fn all_kinds(rig: &Rig, client: &Client, target: &str) -> Result<Vec<(&'st
 #[tokio::test]
 async fn a_client_never_steers() -> Result<()> {
     let stranger = RawPod::start().await?;
-    let rig = Setup::new("spoofed", pods(2))
-        .pool(json!({"scrape": {"interval": "30s"}}))
-        .unread()
-        .start()
-        .await?;
-    rig.until("a page of every pod", async || {
-        Ok(rig.stat("scrapes").await? >= 2 && rig.stat("models_reads").await? >= 2)
-    })
-    .await?;
+    let rig = once_read("spoofed", 2).await?;
     let scrapes = async || rig.envoy.stat("cluster.berth_scrape.upstream_rq_total").await;
     rig.until("the end of the first calls", async || {
         Ok(rig.stat("calls_open").await? == 0)

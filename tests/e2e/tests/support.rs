@@ -97,7 +97,7 @@ pub fn full() -> Pinned {
 /// A rig of idle pods whose gauges are read once: what decisions see from then on is the ledger.
 pub async fn once_read(name: &str, count: usize) -> Result<Rig> {
     let rig = Setup::new(name, pods(count))
-        .pool(json!({"scrape": {"interval": "30s"}}))
+        .pool(json!({"scrape": {"interval": "30s", "models_interval": "10m"}}))
         .unread()
         .start()
         .await?;
