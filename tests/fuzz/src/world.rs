@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::sync::LazyLock;
 
 use berth_filter_routing::decision::{Action, Decision};
 use berth_filter_routing::header;
@@ -40,7 +41,8 @@ const MODELS: [&[u8]; 4] = [
 
 /// The config of this gateway.
 pub fn config() -> Config {
-    Config::parse(CONFIG).expect("a config")
+    static PARSED: LazyLock<Config> = LazyLock::new(|| Config::parse(CONFIG).expect("a config"));
+    PARSED.clone()
 }
 
 /// Its pods.
@@ -51,6 +53,11 @@ pub fn pods() -> Vec<PodAddress> {
 
 /// Its table, sealed.
 pub fn table_bytes() -> Vec<u8> {
+    static MADE: LazyLock<Vec<u8>> = LazyLock::new(make_table);
+    MADE.clone()
+}
+
+fn make_table() -> Vec<u8> {
     let config = config();
     let mut poller = Poller::passive(&config.pools[0], config.epoch);
     for (index, pod) in pods().into_iter().enumerate() {

@@ -15,7 +15,7 @@ const MUTATIONS: usize = 400;
 const BYTES_MAX: usize = 16 << 20;
 
 /// Bytes that mean something to some reader.
-const TOKENS: [&[u8]; 16] = [
+const TOKENS: [&[u8]; 17] = [
     b"\"",
     b"\\",
     b"{",
@@ -29,6 +29,7 @@ const TOKENS: [&[u8]; 16] = [
     b"\xff",
     b"-1",
     b"1e999",
+    b"1e308",
     b"NaN",
     b"\\ud800",
     b"18446744073709551615",
