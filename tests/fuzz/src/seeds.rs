@@ -104,6 +104,10 @@ fn polls() -> Vec<Seed> {
         .collect();
     let found = DISCOVERIES.map(|page| [step(0x83, 1, page.as_bytes()), step(0x46, 30, b"\x94/x")].concat());
     seeds.extend(numbered(&found));
+    seeds.push((
+        "adopted".to_owned(),
+        [step(5, 1, b""), step(2, 100, list), step(0, 255, b"")].concat(),
+    ));
     seeds
 }
 
