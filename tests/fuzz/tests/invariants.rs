@@ -9,8 +9,8 @@ use berth_tests_fuzz::{TARGETS, seeds};
 use fastrand::Rng;
 
 /// Cuts and mutations of one seed. Some hundred: libFuzzer does the millions.
-const CUTS: usize = 200;
-const MUTATIONS: usize = 400;
+const CUTS: usize = 100;
+const MUTATIONS: usize = 200;
 /// Bytes of all inputs of one target made from seeds that are large.
 const BYTES_MAX: usize = 16 << 20;
 
