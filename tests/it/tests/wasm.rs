@@ -334,3 +334,33 @@ fn an_idle_proxy_writes_no_ledger() {
     wasm.wait(60_000);
     assert_eq!(wasm.host.shared_data(VM_ID, &key), before);
 }
+
+#[test]
+fn a_refusal_has_the_shape_that_clients_libraries_read() {
+    let mut wasm = proxy(&json!({"a": {}}));
+    let request = Request {
+        model: Some("never".to_owned()),
+        ..tokens(10)
+    };
+    let stream = wasm.open(0, &request);
+    let sent = stream.downstream().expect("a reply");
+    assert_eq!(stream.status(), Some(404));
+    assert_eq!(sent.headers.get("content-type"), Some("application/json"));
+    assert_eq!(sent.headers.get(names::REASON), Some("model-unknown"));
+    let body: Value = serde_json::from_slice(&sent.body).expect("JSON");
+    assert_eq!(body["error"]["code"], "model_not_found");
+    assert_eq!(body["error"]["param"], "model");
+}
+
+#[test]
+fn clients_see_a_decision_only_where_the_config_says_so() {
+    for (shown, top) in [(false, json!({})), (true, json!({"status": {"decision_header": true}}))] {
+        let mut wasm = unread(&json!({"a": {}}), json!({"top": top}));
+        wasm.wait(1500);
+        let stream = wasm.open(0, &tokens(10));
+        stream.respond(&mut wasm.host, 200, [("x-berth-decision", "pod=me")], b"{}");
+        let sent = stream.downstream().expect("a response");
+        let decision = sent.headers.get(names::DECISION).unwrap_or_default().to_owned();
+        assert_eq!(decision.starts_with("pod=10.0.0.1:8000;"), shown, "{decision}");
+    }
+}
