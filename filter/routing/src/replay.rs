@@ -178,7 +178,9 @@ impl Replay {
         answers
     }
 
+    /// One line, whatever the input has in its keys.
     fn note(&self, text: &str, answers: &mut Answers) {
+        let text = text.replace(char::is_control, " ");
         answers.notes.push(format!("line {}: {text}", self.lines));
     }
 

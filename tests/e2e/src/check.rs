@@ -63,7 +63,12 @@ pub async fn simulated(listen: SocketAddr, admin: SocketAddr) -> Result<ExitCode
     let yaml = render(&file, listen, admin, &[]).await?;
     let envoy = Envoy::start(&folder, &yaml, listen, admin, &[]).await?;
     let names = ["pod-a", "pod-b", "pod-c", "pod-d"].map(str::to_owned).to_vec();
-    let rig = Rig { pods, names, envoy };
+    let rig = Rig {
+        pods,
+        names,
+        envoy,
+        folder: folder.clone(),
+    };
     rig.settled().await?;
 
     let mut report = Report::default();
@@ -136,18 +141,11 @@ const CHAT: &str = "/v1/chat/completions";
 
 /// What `x-berth-decision` says, shortened to the pod and its cost.
 fn decided(answer: &Answer) -> String {
-    let header = answer.header("x-berth-decision");
-    let field = |key: &str| {
-        header
-            .split(';')
-            .find_map(|part| part.strip_prefix(key))
-            .unwrap_or("?")
-            .to_owned()
+    let pod = match answer.pod() {
+        "" => answer.decision("pod"),
+        name => name,
     };
-    match answer.pod() {
-        "" => format!("-> {} at a cost of {} ms", field("pod="), field("cost=")),
-        name => format!("-> {name} at a cost of {} ms", field("cost=")),
-    }
+    format!("-> {pod} at a cost of {} ms", answer.decision("cost"))
 }
 
 async fn ok(client: &Client, body: &Value) -> Result<Answer> {
@@ -262,6 +260,28 @@ async fn stories(report: &mut Report, rig: &Rig) {
             ])
             .await?;
             lands(rig, &ask("sql", "SELECT", 8), &["pod-b"]).await
+        })
+        .await;
+    report
+        .step("adapter on a busy pod only: waiting beats a cold load", async {
+            let home = Pinned {
+                adapters_running: Some(vec!["chat".to_owned()]),
+                waiting: Some(2.0),
+                ..idle()
+            };
+            rig.pin(&[("pod-a", home), ("pod-c", idle())]).await?;
+            lands(rig, &ask("chat", "Hello", 8), &["pod-a"]).await
+        })
+        .await;
+    report
+        .step("adapter on a full pod only: the cold load is cheaper", async {
+            let home = Pinned {
+                adapters_running: Some(vec!["chat".to_owned()]),
+                kv_usage: Some(1.0),
+                ..full()
+            };
+            rig.pin(&[("pod-a", home), ("pod-c", idle())]).await?;
+            lands(rig, &ask("chat", "Hello", 8), &["pod-c"]).await
         })
         .await;
     report

@@ -84,6 +84,7 @@ async fn main() -> anyhow::Result<()> {
         speed: options.speed,
         seed: options.seed,
         port: options.port,
+        ..SimulatorConfig::default()
     };
     let simulator = Simulator::start(config)
         .await

@@ -1,7 +1,7 @@
 //! A pod on a loopback port: vLLM's endpoints in front of the engine, and `/sim/…` to steer and question it.
 //!
 //! Every answer names the pod in `x-simulator-pod`. A client's disconnect cancels its request in the engine.
-//! Deliberately not here: TLS, authentication, the Responses and Anthropic APIs, embeddings.
+//! Deliberately not here: TLS, authentication of requests, the Responses and Anthropic APIs, embeddings.
 
 mod ask;
 mod fault;
@@ -44,6 +44,8 @@ pub struct SimulatorConfig {
     pub seed: u64,
     /// Port on 127.0.0.1; 0 = any.
     pub port: u16,
+    /// The metrics and models pages are answered with 401 unless `authorization` has this value.
+    pub authorization: Option<String>,
 }
 
 impl Default for SimulatorConfig {
@@ -56,6 +58,7 @@ impl Default for SimulatorConfig {
             speed: 1.0,
             seed: 0,
             port: 0,
+            authorization: None,
         }
     }
 }

@@ -1,6 +1,8 @@
 use super::*;
 use crate::ledger::Ledger;
 use serde_json::{Value, json};
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 const P0: &str = "10.0.0.1:8000";
 const P1: &str = "10.0.0.2:8000";
@@ -311,6 +313,7 @@ fn check_note(line: &str, expected: &str) {
     run.notes.clear();
     assert_eq!(run.line(line), 0);
     assert_eq!(run.notes.len(), 1, "{:?}", run.notes);
+    assert!(!run.notes[0].contains(char::is_control), "{:?}", run.notes[0]);
     assert!(run.notes[0].contains(expected), "{}", run.notes[0]);
     assert_eq!(run.ask(10.0, &json!(1), "m", false)["action"], "route");
 }
@@ -384,6 +387,17 @@ fn a_second_request_with_the_id_of_one_in_flight_ends_the_first() {
     let one = run.in_flight();
     run.ask(10.0, &json!("same"), "m", true);
     assert_eq!(run.in_flight(), one);
+}
+
+#[test]
+fn a_note_is_one_line_whatever_keys_and_values_hold() {
+    check_note(r#"{"t": 1, "a\n\u001b[2Jb": 1, "done": {"id": 1}}"#, "skipped: a  [2Jb");
+    check_note(r#"{"t": 1, "done": {"id": 1, "a\rb": 1}}"#, "skipped: a b");
+    check_note(
+        r#"{"t": 1, "pods": [{"address": "a\nb"}]}"#,
+        r#"skipped: address "a\nb": must be ip:port, for example 10.0.0.1:8000 or [fd00::1]:8000; names are not accepted"#,
+    );
+    check_note(r#"{"t": 1, "pool": "a\nb", "pods": []}"#, "skipped: no such pool");
 }
 
 #[cfg(not(target_arch = "wasm32"))]

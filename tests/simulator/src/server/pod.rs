@@ -25,6 +25,10 @@ pub struct Received {
     pub headers: Vec<(String, String)>,
     /// Length of the body.
     pub body_bytes: usize,
+    /// [`crate::random::mix_bytes`] of the body from 0: tells whether it came unchanged.
+    pub body_hash: u64,
+    /// Trailers, as `headers`.
+    pub trailers: Vec<(String, String)>,
 }
 
 /// A registered adapter.

@@ -8,19 +8,21 @@ use super::reply::{Refused, Writer, models};
 use super::stream::TokenStream;
 use crate::engine::{EventKind, Request as EngineRequest};
 use crate::page::Pinned;
+use crate::random::mix_bytes;
 use axum::Router;
-use axum::body::{Body, Bytes, to_bytes};
+use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use http_body_util::{BodyExt, Limited};
 use serde::Deserialize;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest request body, bytes: four times a million-token prompt in text.
-const BODY_MAX: usize = 16 << 20;
+/// Longest request body, bytes: eight times a million-token prompt in text.
+const BODY_MAX: usize = 32 << 20;
 /// Adapter paths with this word in them do not exist.
 const MISSING_PATH: &str = "missing";
 
@@ -30,16 +32,18 @@ pub(super) fn router(pod: &Arc<Pod>) -> Router {
     let lora = Router::new()
         .route("/v1/load_lora_adapter", post(load_adapter))
         .route("/v1/unload_lora_adapter", post(unload_adapter));
-    let router = Router::new()
+    let pages = Router::new()
         .route("/metrics", get(metrics))
         .route("/metrics/", get(metrics))
+        .route("/v1/models", get(list_models))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(pod), authorized));
+    let router = pages
         .route("/health", get(async || ""))
         .route("/ping", get(async || "").post(async || ""))
         .route(
             "/version",
             get(async || json(200, r#"{"version":"0.32.0"}"#.to_owned())),
         )
-        .route("/v1/models", get(list_models))
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(completions))
         .route("/sim/fault", post(set_fault))
@@ -69,24 +73,31 @@ impl IntoResponse for Refused {
     }
 }
 
+/// Header lines as text; bytes that are not UTF-8 are replaced.
+fn texts(headers: &HeaderMap) -> Vec<(String, String)> {
+    let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    headers
+        .iter()
+        .map(|(name, value)| (name.as_str().to_owned(), text(value)))
+        .collect()
+}
+
 /// Remembers the request and names the pod in the answer.
 async fn note_and_stamp(State(pod): Shared, request: Request, next: Next) -> Response {
     let (head, body) = request.into_parts();
-    let Ok(body) = to_bytes(body, BODY_MAX).await else {
+    let Ok(whole) = Limited::new(body, BODY_MAX).collect().await else {
         return Refused::detail(413, "Request body too large or cut off").into_response();
     };
+    let trailers = whole.trailers().cloned().unwrap_or_default();
+    let body = whole.to_bytes();
     if !head.uri.path().starts_with("/sim/") {
-        let header = |(name, value): (&header::HeaderName, &HeaderValue)| {
-            (
-                name.as_str().to_owned(),
-                String::from_utf8_lossy(value.as_bytes()).into_owned(),
-            )
-        };
         pod.note(Received {
             method: head.method.to_string(),
             path: head.uri.path_and_query().map_or_else(String::new, ToString::to_string),
-            headers: head.headers.iter().map(header).collect(),
+            headers: texts(&head.headers),
             body_bytes: body.len(),
+            body_hash: mix_bytes(0, &body),
+            trailers: texts(&trailers),
         });
     }
     let mut response = next.run(Request::from_parts(head, Body::from(body))).await;
@@ -94,6 +105,15 @@ async fn note_and_stamp(State(pod): Shared, request: Request, next: Next) -> Res
         response.headers_mut().insert(POD_HEADER, name);
     }
     response
+}
+
+/// Asks for the key, if the pod has one.
+async fn authorized(State(pod): Shared, request: Request, next: Next) -> Response {
+    let given = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+    match &pod.config.authorization {
+        Some(key) if given != Some(key.as_bytes()) => json(401, r#"{"error":"Unauthorized"}"#.to_owned()),
+        _ => next.run(request).await,
+    }
 }
 
 async fn metrics(State(pod): Shared) -> Response {
