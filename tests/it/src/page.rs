@@ -269,3 +269,67 @@ fn merge(into: &mut Value, from: &Value) {
         (into, from) => *into = from.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CAPTURE: &str = include_str!("../../fixtures/captures/vllm-metrics-lora-waiting.txt");
+
+    /// Family and names of labels of each series.
+    fn series(page: &str) -> Vec<(String, Vec<String>)> {
+        let lines = page.lines().filter(|line| line.starts_with("vllm:"));
+        let of = |line: &str| {
+            let (family, rest) = line.split_once('{').unwrap_or((line, ""));
+            let (labels, _) = rest.rsplit_once('}').unwrap_or_default();
+            let named = labels.split("\",").filter_map(|label| label.split_once("=\""));
+            (family.to_owned(), named.map(|(name, _)| name.to_owned()).collect())
+        };
+        lines.map(of).collect()
+    }
+
+    #[test]
+    fn a_page_has_only_families_and_labels_that_vllm_writes() {
+        let (pod, _) = Pod::with(
+            &json!({}),
+            &json!({"running": 2, "adapters": {"active": ["sql"], "max": 2}}),
+        )
+        .unwrap();
+        let Page::Answer(200, page) = pod.get("/metrics", 1.8e9, 5.0) else {
+            panic!("no page");
+        };
+        let captured = series(CAPTURE);
+        for (family, labels) in series(&page) {
+            let same: Vec<_> = captured.iter().filter(|(name, _)| *name == family).collect();
+            assert!(!same.is_empty(), "vLLM writes no {family}");
+            for label in labels {
+                assert!(
+                    same.iter().any(|(_, names)| names.contains(&label)),
+                    "{family} has no label {label}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_change_keeps_what_it_does_not_name() {
+        let (_, raw) = Pod::with(
+            &json!({}),
+            &json!({"running": 2, "adapters": {"registered": ["a"], "max": 2}}),
+        )
+        .unwrap();
+        let (pod, _) = Pod::with(&raw, &json!({"adapters": {"active": ["a"]}})).unwrap();
+        let adapters = pod.adapters.unwrap();
+        assert_eq!((pod.running, adapters.max), (2, 2));
+        assert_eq!(
+            (adapters.registered, adapters.active),
+            (vec!["a".to_owned()], vec!["a".to_owned()])
+        );
+    }
+
+    #[test]
+    fn an_unknown_key_of_a_pod_is_an_error() {
+        assert!(Pod::with(&json!({}), &json!({"runing": 2})).is_err());
+        assert!(Pod::with(&json!({}), &json!({"adapters": {"actve": []}})).is_err());
+    }
+}

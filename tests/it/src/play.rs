@@ -244,3 +244,36 @@ fn told(seen: &Seen) -> String {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(header: &str, arrives_as: Option<&str>, routed: bool, good: bool) {
+        let request = Request {
+            headers: BTreeMap::from([(header.to_owned(), Some("client".to_owned()))]),
+            ..Request::default()
+        };
+        let seen = Seen {
+            list: routed.then(|| "a".to_owned()).into_iter().collect(),
+            upstream: arrives_as
+                .map(|value| (header.to_ascii_lowercase(), value.to_owned()))
+                .into_iter()
+                .collect(),
+            ..Seen::default()
+        };
+        assert_eq!(spoofed(&request, &seen).is_empty(), good, "{header} as {arrives_as:?}");
+    }
+
+    #[test]
+    fn a_steering_header_of_the_client_must_not_arrive() {
+        check(names::ORIGINAL_DST_HOST, None, true, true);
+        check(names::ORIGINAL_DST_HOST, Some("client"), true, false);
+        check("X-Session-Id", Some("client"), false, false);
+        check(names::DESTINATION_ENDPOINT, Some("10.0.0.1:8000"), true, true);
+        check(names::DESTINATION_ENDPOINT, Some("client"), true, false);
+        check(names::DESTINATION_ENDPOINT, Some("10.0.0.1:8000"), false, false);
+        check("x-request-id", Some("client"), true, true);
+    }
+}

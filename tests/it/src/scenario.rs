@@ -396,3 +396,50 @@ fn filled(text: &str, address: impl Fn(&str) -> Option<String>) -> String {
     }
     out + rest
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(change: (&str, &str), good: bool) {
+        let text =
+            r#"{"story": "", "runs": ["core"], "pods": {"a": {}}, "steps": [{"request": {}, "expect": {"pod": "a"}}]}"#;
+        let text = text.replace(change.0, change.1);
+        let read = serde_json::from_str::<Scenario>(&text).map_err(|error| error.to_string());
+        assert_eq!(read.and_then(|scenario| scenario.check()).is_ok(), good, "{text}");
+    }
+
+    #[test]
+    fn what_no_runner_would_notice_is_an_error() {
+        check(("", ""), true);
+        check(("\"story\"", "\"storey\""), false);
+        check(("\"request\"", "\"requests\""), false);
+        check(("\"request\": {}", "\"request\": {\"modle\": \"m\"}"), false);
+        check(("\"pod\": \"a\"", "\"pods\": \"a\""), false);
+        check(("\"pod\": \"a\"", "\"pod\": \"b\""), false);
+        check(("[\"core\"]", "[]"), false);
+        check(("[\"core\"]", "[\"cor\"]"), false);
+        check(("\"request\": {}", "\"request\": {}, \"wait_ms\": 1"), false);
+        check(("\"request\": {}, \"expect\": {\"pod\": \"a\"}", ""), false);
+    }
+
+    #[test]
+    fn a_body_is_made_as_a_client_would() {
+        let request = Request {
+            model: Some("m".to_owned()),
+            prompt_tokens: 4,
+            messages: Some(2),
+            stream: true,
+            ..Request::default()
+        };
+        let expected = r#"{"messages":[{"content":"wordword","role":"user"},{"content":"wordword","role":"user"}],"stream":true,"model":"m"}"#;
+        assert_eq!(String::from_utf8(request.bytes()).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_pods_name_in_a_header_becomes_its_address() {
+        let address = |name: &str| (name == "a").then(|| "10.0.0.1:80".to_owned());
+        assert_eq!(filled("{a}, {b},{", address), "10.0.0.1:80, {b},{");
+    }
+}

@@ -52,13 +52,26 @@ fn head() -> Headers {
 
 const BODY: &[u8] = br#"{"messages": [{"role": "user", "content": "hello"}]}"#;
 
-/// The pods that a request may go to, as addresses.
+/// The pods that a request may go to, as addresses, each once: a short list is repeated for retries.
 fn destination(stream: &Stream) -> Option<String> {
-    stream
-        .upstream()?
-        .headers
-        .get(names::DESTINATION_ENDPOINT)
-        .map(str::to_owned)
+    let upstream = stream.upstream()?;
+    let list = upstream.headers.get(names::DESTINATION_ENDPOINT)?;
+    Some(once(list.split(',')).join(","))
+}
+
+fn once<'a>(list: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut pods = Vec::new();
+    for pod in list {
+        if !pods.contains(&pod) {
+            pods.push(pod);
+        }
+    }
+    pods
+}
+
+/// The pods of a routed request, each once.
+fn pods(seen: &Seen) -> Vec<&str> {
+    once(seen.list.iter().map(String::as_str))
 }
 
 fn logged(host: &Host, level: LogLevel, text: &str) -> usize {
@@ -110,7 +123,7 @@ fn without_the_body_flag_requests_are_let_go_and_the_log_has_the_remedy() {
 #[test]
 fn a_slow_upload_is_just_slow_once_the_flag_is_proven() {
     let mut wasm = proxy(&json!({"a": {}}));
-    assert_eq!(wasm.send(1, 0, &tokens(10)).list, ["a"]);
+    assert_eq!(pods(&wasm.send(1, 0, &tokens(10))), ["a"]);
     let stream = wasm.host.open(wasm.filter, 0);
     assert_eq!(stream.request_headers(&mut wasm.host, head(), false), Step::Pause);
     wasm.wait(20_000);
@@ -186,7 +199,7 @@ fn a_service_that_takes_over_keeps_the_table_readable() {
     for id in 0..30 {
         wasm.wait(50);
         assert_eq!(
-            wasm.send(id, 0, &tokens(100)).list,
+            pods(&wasm.send(id, 0, &tokens(100))),
             ["a", "b"],
             "{} ms after the change",
             50 * (id + 1)
@@ -204,7 +217,7 @@ fn check_foreign_table(bytes: &[u8]) {
     assert_eq!(wasm.host.counter("berth.tables_unreadable"), Some(1));
     wasm.service(berth_tests_it::scenario::Life::Starts);
     wasm.wait(1500);
-    assert_eq!(wasm.send(2, 0, &tokens(10)).list, ["a"], "the next table is read");
+    assert_eq!(pods(&wasm.send(2, 0, &tokens(10))), ["a"], "the next table is read");
     wasm.sound().expect("no trap");
 }
 
@@ -333,4 +346,34 @@ fn an_idle_proxy_writes_no_ledger() {
     let before = wasm.host.shared_data(VM_ID, &key);
     wasm.wait(60_000);
     assert_eq!(wasm.host.shared_data(VM_ID, &key), before);
+}
+
+#[test]
+fn a_refusal_has_the_shape_that_clients_libraries_read() {
+    let mut wasm = proxy(&json!({"a": {}}));
+    let request = Request {
+        model: Some("never".to_owned()),
+        ..tokens(10)
+    };
+    let stream = wasm.open(0, &request);
+    let sent = stream.downstream().expect("a reply");
+    assert_eq!(stream.status(), Some(404));
+    assert_eq!(sent.headers.get("content-type"), Some("application/json"));
+    assert_eq!(sent.headers.get(names::REASON), Some("model-unknown"));
+    let body: Value = serde_json::from_slice(&sent.body).expect("JSON");
+    assert_eq!(body["error"]["code"], "model_not_found");
+    assert_eq!(body["error"]["param"], "model");
+}
+
+#[test]
+fn clients_see_a_decision_only_where_the_config_says_so() {
+    for (shown, top) in [(false, json!({})), (true, json!({"status": {"decision_header": true}}))] {
+        let mut wasm = unread(&json!({"a": {}}), json!({"top": top}));
+        wasm.wait(1500);
+        let stream = wasm.open(0, &tokens(10));
+        stream.respond(&mut wasm.host, 200, [("x-berth-decision", "pod=me")], b"{}");
+        let sent = stream.downstream().expect("a response");
+        let decision = sent.headers.get(names::DECISION).unwrap_or_default().to_owned();
+        assert_eq!(decision.starts_with("pod=10.0.0.1:8000;"), shown, "{decision}");
+    }
 }

@@ -244,6 +244,19 @@ fn a_retry_moves_the_request_and_charges_the_pods_that_failed() {
 }
 
 #[test]
+fn requests_of_two_workers_are_a_pair_whatever_their_numbers() {
+    // Workers of a replay count through: 1 + 3 and 2 + 2 are not the same request.
+    let store = MemoryStore::default();
+    let (mut one, mut two) = (LedgerView::new("p", 1), LedgerView::new("p", 2));
+    two.sent(&store, &whole(2, A), at(1000));
+    two.ended(&store, 2, Outcome::ServerError, at(1001));
+    assert_eq!(ledger_in(&store).avoided_until(A), None);
+    one.sent(&store, &whole(3, A), at(1010));
+    one.ended(&store, 3, Outcome::ServerError, at(1011));
+    assert_eq!(ledger_in(&store).avoided_until(A), Some(at(4011)));
+}
+
+#[test]
 fn workers_see_each_other_and_learn_together() {
     let store = MemoryStore::default();
     let (mut one, mut two) = (LedgerView::new("p", 1), LedgerView::new("p", 2));

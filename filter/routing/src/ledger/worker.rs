@@ -13,6 +13,7 @@ use berth_shared_state::names;
 use berth_shared_state::pod::PodKey;
 use berth_shared_state::store::{Cas, SharedData, StoreError};
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
+use xxhash_rust::xxh64::xxh64;
 
 use super::memory::{Ending, Observation};
 use super::truth::{InFlight, Truth};
@@ -217,7 +218,7 @@ impl LedgerView {
         request.pod = pod;
         request.teaches = false;
         let end = Ending {
-            request: self.nonce.wrapping_add(id),
+            request: number(self.nonce, id),
             sent_at: request.sent_at,
             outcome: Outcome::Unreachable,
         };
@@ -237,7 +238,7 @@ impl LedgerView {
             return Synced::Idle;
         };
         let end = Ending {
-            request: self.nonce.wrapping_add(id),
+            request: number(self.nonce, id),
             sent_at: request.sent_at,
             outcome,
         };
@@ -394,6 +395,11 @@ impl LedgerView {
         self.seen
             .keep_house(now, |pod| facts.get(&pod).map(|fact| fact.incarnation));
     }
+}
+
+/// Tells a request from those of other workers. Mixed, since the nonces of a replay are neighbours.
+fn number(nonce: u64, id: u64) -> u64 {
+    xxh64(&id.to_le_bytes(), nonce)
 }
 
 impl Ledger {
