@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use berth_tests_e2e::rig::{Rig, Setup};
-use berth_tests_simulator::server::{Fault, SimulatorConfig};
+use berth_tests_simulator::server::{Fault, Pinned, SimulatorConfig};
 use serde_json::json;
 
 use crate::support::{CHAT, busy, chat, idle, pod, pods, routed, streamed};
@@ -105,12 +105,18 @@ async fn bad_pages_make_a_pod_unknown_never_idle() -> Result<()> {
     assert_eq!(routed(&rig.client(), &chat("llama", "before", 50, 1)).await?.pod(), "b");
     let faults = [
         (Fault::MetricsCut { bytes: 20_000 }, "pages_rejected"),
-        (Fault::MetricsGarbage, "pages_rejected"),
+        (Fault::MetricsGarbage, "scrape_failures"),
         (Fault::MetricsHang, "scrape_failures"),
         (Fault::MetricsDelay { ms: 3_000 }, "scrape_failures"),
         (Fault::MetricsStatus { status: 500 }, "scrape_failures"),
     ];
-    for (fault, stat) in faults {
+    for (index, (fault, stat)) in faults.into_iter().enumerate() {
+        // Gauges that never move would be taken for frozen.
+        let moved = Pinned {
+            running: Some(11.0 + index as f64),
+            ..busy()
+        };
+        rig.pin(&[("a", moved.clone()), ("c", moved)]).await?;
         let before = rig.stat(stat).await?;
         rig.pod("b")?.set_fault(fault).await;
         rig.until(&format!("{fault:?} to be counted as {stat}"), async || {
