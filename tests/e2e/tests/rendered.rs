@@ -1,5 +1,6 @@
 //! Configurations that users get: rendered, and those in envoy-config/.
 
+use std::cell::RefCell;
 use std::fs;
 use std::net::SocketAddr;
 
@@ -63,12 +64,16 @@ async fn example(name: &str, replaced: &[(&str, String)], environment: &[(&str, 
 
 /// Waits until requests are routed by what the pods' pages say.
 async fn routes(envoy: &Envoy) -> Result<()> {
+    let last = RefCell::new(None);
     envoy
         .until("a decision on fresh readings", async || {
             let answer = envoy.client().post(CHAT, &chat("llama", "example", 10, 1)).await?;
-            Ok(answer.status == 200 && answer.decision("reading") == "fresh")
+            let fresh = answer.status == 200 && answer.decision("reading") == "fresh";
+            last.replace(Some(answer));
+            Ok(fresh)
         })
         .await
+        .with_context(|| format!("the last answer was {:?}", last.take()))
 }
 
 #[tokio::test]

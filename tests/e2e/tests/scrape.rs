@@ -36,7 +36,7 @@ async fn pages_behind_a_key_are_read_with_it_and_the_key_is_never_shown() -> Res
     assert_eq!(rig.stat("scrape_failures").await?, 0);
     assert_eq!(rig.stat("models_failures").await?, 0);
     rig.pin(&[("a", busy()), ("b", idle())]).await?;
-    let answer = routed(&rig.client(), &chat("sql", "key", 10, 1)).await?;
+    let answer = routed(&rig.client(), &chat("llama", "key", 10, 1)).await?;
     assert_eq!((answer.pod(), answer.decision("reading")), ("b", "fresh"));
     // It is for the pages alone.
     for received in rig.received("b", CHAT)? {
