@@ -29,7 +29,8 @@ pub struct Envoy {
 /// The project's root folder.
 #[must_use]
 pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    package.ancestors().nth(2).unwrap_or(package).to_path_buf()
 }
 
 /// Ports below those that systems hand out by themselves, so that no outgoing connection takes one meanwhile.
