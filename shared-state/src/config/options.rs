@@ -239,7 +239,7 @@ static SCRAPE: Section = Section {
             "cluster",
             Kind::Text(&CLUSTER),
             Preset::Word(names::SCRAPE_CLUSTER),
-            "The cluster of the proxy through which an exact pod is dialled. Where pods want mTLS, name the pool's own cluster.",
+            "The cluster of the proxy through which an exact pod is dialled; no route may lead to it. Where pods want mTLS: a second cluster of the same pods, with the override_host policy and a fallback that gives no host (envoy-config/full.yaml). Not the pool's own: its fallback would answer with another pod's page.",
         ),
         field(
             "address_header",

@@ -131,7 +131,7 @@ pub enum Severity {
 pub enum Stat {
     /// Answers to scrapes, good or bad.
     Scrapes,
-    /// Scrapes that gave no reading.
+    /// Scrapes that gave no reading: no answer, an error, a page that cannot be read or has no load in it.
     ScrapeFailures,
     /// Scrapes whose page could not be read.
     PagesRejected,

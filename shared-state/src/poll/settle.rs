@@ -60,6 +60,9 @@ impl Poller {
                     pod.models.due = now.steady;
                 }
                 let incomplete = sample.reason.filter(|_| sample.status != Status::Ok);
+                // A page without any load, HTML for one, was had but gives no reading.
+                self.tally
+                    .add(Stat::ScrapeFailures, usize::from(sample.status == Status::Unknown));
                 let news = pod.read(sample, now);
                 pod.metrics.succeeded(now);
                 self.tell_reading(address, &news, incomplete, now);

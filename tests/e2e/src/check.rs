@@ -51,7 +51,8 @@ impl Report {
 /// # Errors
 /// When something does not start.
 pub async fn simulated(listen: SocketAddr, admin: SocketAddr) -> Result<ExitCode> {
-    println!("Starting Envoy with Berth in front of four simulated pods ...\n");
+    println!("Starting Envoy with Berth in front of four simulated pods ...");
+    println!("Costs are predicted milliseconds until the first token; the lowest wins.\n");
     let mut pods = Vec::new();
     for index in 0..4 {
         pods.push(Simulator::start(pod(index)).await?);
@@ -139,13 +140,17 @@ fn ask(model: &str, content: &str, max_tokens: u32) -> Value {
 
 const CHAT: &str = "/v1/chat/completions";
 
-/// What `x-berth-decision` says, shortened to the pod and its cost.
+/// What `x-berth-decision` says, shortened: who got it, its predicted cost, and that of the second best.
 fn decided(answer: &Answer) -> String {
     let pod = match answer.pod() {
         "" => answer.decision("pod"),
         name => name,
     };
-    format!("-> {pod} at a cost of {} ms", answer.decision("cost"))
+    let cost = answer.decision("cost");
+    match answer.decision("next").rsplit_once('@') {
+        Some((_, next)) => format!("-> {pod} at {cost} ms, the next at {next} ms"),
+        None => format!("-> {pod} at {cost} ms, the only one"),
+    }
 }
 
 async fn ok(client: &Client, body: &Value) -> Result<Answer> {

@@ -104,38 +104,46 @@ pub async fn run(args: Args) -> Result<ExitCode> {
     if args.check {
         return check::real(&envoy, &config).await;
     }
-    greet(&envoy, &folder, simulators.is_empty()).await?;
+    greet(&envoy, &folder, &simulators).await?;
     tokio::signal::ctrl_c().await?;
     println!("\nStopping.");
     envoy.stop().await?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn greet(envoy: &Envoy, folder: &std::path::Path, real: bool) -> Result<()> {
-    let model = first_model(&Client::new(envoy.gateway))
+async fn greet(envoy: &Envoy, folder: &std::path::Path, simulators: &[Simulator]) -> Result<()> {
+    let (gateway, admin) = (envoy.gateway, envoy.admin);
+    let model = first_model(&Client::new(gateway))
         .await
         .unwrap_or_else(|_| "YOUR-MODEL".to_owned());
-    let gateway = envoy.gateway;
-    println!(
-        "Berth is running: Envoy on http://{gateway}, admin page on http://{}.",
-        envoy.admin
-    );
-    if !real {
-        println!("\n  pod     adapters    KV tokens");
-        for (name, adapters, blocks) in PODS {
-            println!("  {name}   {:<10}  {:>9}", adapters.join(","), blocks * 16);
+    println!("Berth is running: Envoy on http://{gateway}, its admin page on http://{admin}.");
+    if !simulators.is_empty() {
+        println!("\n  pod     address            adapters    KV tokens");
+        for ((name, adapters, blocks), pod) in PODS.iter().zip(simulators) {
+            let (address, adapters) = (pod.address().to_string(), adapters.join(","));
+            println!("  {name}   {address:<17}  {adapters:<10}  {:>9}", blocks * 16);
         }
     }
     println!("\nTry:\n  curl -i http://{gateway}/v1/chat/completions -H 'content-type: application/json' \\");
     println!("    -d '{{\"model\":\"{model}\",\"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}]}}'");
-    if !real {
-        println!("  ... and with \"model\":\"sql\": it goes to a pod that has the adapter.");
+    if let Some(pod) = simulators.first() {
+        let pod = pod.address();
+        println!(
+            "\n  With \"model\":\"sql\" it goes to a pod that has the adapter. With \"model\":\"nobody\" the answer is 404."
+        );
+        println!("  Make pod-a look full, ask again, and let it follow its engine again:");
+        println!("  curl http://{pod}/sim/state -d '{{\"running\":30,\"waiting\":40,\"kv_usage\":1.0}}'");
+        println!("  curl http://{pod}/sim/state -d '{{}}'");
+        println!("  Take it away, and bring it back:");
+        println!("  curl http://{pod}/sim/fault -d '{{\"fault\":\"inference_status\",\"status\":503}}'");
+        println!("  curl http://{pod}/sim/fault -d '{{\"fault\":\"clear\"}}'");
     }
+    println!("\nx-berth-decision in the answer says why: the pod, its cost in ms and the parts of it, the next best.");
     println!(
-        "\nx-berth-decision in the answer says why. Stats: curl -s 'http://{}/stats?filter=berth'",
-        envoy.admin
+        "Stats: curl -s 'http://{admin}/stats?filter=berth'. Files of this run: {}",
+        folder.display()
     );
-    println!("Files of this run: {}\nCtrl-C ends it.", folder.display());
+    println!("Ctrl-C ends it.");
     Ok(())
 }
 

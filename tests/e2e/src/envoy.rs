@@ -4,6 +4,7 @@ use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -28,15 +29,32 @@ pub struct Envoy {
 /// The project's root folder.
 #[must_use]
 pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    package.ancestors().nth(2).unwrap_or(package).to_path_buf()
 }
 
-/// A port that was free a moment ago.
+/// Ports below those that systems hand out by themselves, so that no outgoing connection takes one meanwhile.
+const PORTS: std::ops::Range<u16> = 20_000..30_000;
+
+/// A port that was free a moment ago, and that no other caller in this process gets. Envoy shares ports
+/// (`SO_REUSEPORT`), so two gateways on one would not even fail.
 ///
 /// # Errors
 /// When loopback has none left.
 pub fn free_port() -> Result<SocketAddr> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let ports = u32::from(PORTS.end - PORTS.start);
+    for _ in 0..ports {
+        // Processes begin at different places.
+        let place = std::process::id()
+            .wrapping_mul(64)
+            .wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = PORTS.start + u16::try_from(place % ports)?;
+        if let Ok(listener) = TcpListener::bind(("127.0.0.1", port)) {
+            return Ok(listener.local_addr()?);
+        }
+    }
+    bail!("no port of {PORTS:?} is free")
 }
 
 /// A new folder for one run's files, under `target/`.

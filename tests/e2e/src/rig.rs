@@ -225,7 +225,12 @@ impl Rig {
     /// # Errors
     /// When the poller makes no progress.
     pub async fn settled(&self) -> Result<()> {
-        let scrapes = self.stat("scrapes").await? + 2 * self.pods.len() as u64;
+        let pods = self.pods.len() as u64;
+        self.until("the models page of every pod", async || {
+            Ok(self.stat("models_reads").await? >= pods)
+        })
+        .await?;
+        let scrapes = self.stat("scrapes").await? + 2 * pods;
         self.until("two scrapes of every pod", async || {
             Ok(self.stat("scrapes").await? >= scrapes)
         })

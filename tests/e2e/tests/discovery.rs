@@ -126,6 +126,10 @@ async fn hosts_come_and_go_and_the_ledger_agrees_with_the_proxy() -> Result<()> 
         .pool(pool)
         .render(&["--dns", "127.0.0.1:1"])
         .edit(&rendered, &eds)
+        .edit(
+            "admin:\n  address",
+            "node: { id: e2e, cluster: e2e }\nadmin:\n  address",
+        )
         .unread()
         .start()
         .await?;

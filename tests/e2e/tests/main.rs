@@ -9,6 +9,7 @@ mod failures;
 mod ledger;
 mod pass;
 mod raw;
+mod rendered;
 mod retry;
 mod routing;
 mod scrape;

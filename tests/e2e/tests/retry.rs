@@ -5,7 +5,7 @@ use berth_tests_e2e::client::decision;
 use berth_tests_e2e::rig::{Rig, Setup};
 use berth_tests_simulator::server::Fault;
 
-use crate::support::{CHAT, busy, chat, full, idle, lands, once_read, pods, routed, streamed};
+use crate::support::{CHAT, busy, chat, full, idle, lands, once_read, pod, pods, routed, streamed};
 
 /// Pods that rank a, b, c.
 async fn ranked(name: &str) -> Result<Rig> {
@@ -57,6 +57,32 @@ async fn a_pod_that_says_429_or_503_is_skipped_and_avoided() -> Result<()> {
     let rig = ranked("overloaded").await?;
     for status in [429, 503] {
         fails_over(&rig, Fault::InferenceStatus { status, times: None }).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_retry_never_goes_to_a_pod_without_the_adapter() -> Result<()> {
+    // The pods without it would answer 404, which a client takes for the truth.
+    let rig = Setup::new("adapter", vec![pod("a", &["sql"]), pod("b", &[]), pod("c", &[])])
+        .start()
+        .await?;
+    let client = rig.client();
+    for status in [429, 503] {
+        rig.pod("a")?
+            .set_fault(Fault::InferenceStatus { status, times: Some(1) })
+            .await;
+        let answer = routed(&client, &chat("sql", "again", 10, 1)).await?;
+        assert_eq!(answer.pod(), "a", "the one pod that can was not asked again");
+        rig.pod("a")?
+            .set_fault(Fault::InferenceStatus { status, times: None })
+            .await;
+        let answer = client.post(CHAT, &chat("sql", "full", 10, 1)).await?;
+        assert_eq!((answer.status, answer.pod()), (status, "a"));
+        rig.pod("a")?.set_fault(Fault::Clear).await;
+    }
+    for name in ["b", "c"] {
+        assert_eq!(rig.received(name, CHAT)?.len(), 0, "{name} was asked");
     }
     Ok(())
 }

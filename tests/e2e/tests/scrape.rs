@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use berth_tests_e2e::rig::{Rig, Setup};
-use berth_tests_simulator::server::{Fault, SimulatorConfig};
+use berth_tests_simulator::server::{Fault, Pinned, SimulatorConfig};
 use serde_json::json;
 
 use crate::support::{CHAT, busy, chat, idle, pod, pods, routed, streamed};
@@ -36,7 +36,7 @@ async fn pages_behind_a_key_are_read_with_it_and_the_key_is_never_shown() -> Res
     assert_eq!(rig.stat("scrape_failures").await?, 0);
     assert_eq!(rig.stat("models_failures").await?, 0);
     rig.pin(&[("a", busy()), ("b", idle())]).await?;
-    let answer = routed(&rig.client(), &chat("sql", "key", 10, 1)).await?;
+    let answer = routed(&rig.client(), &chat("llama", "key", 10, 1)).await?;
     assert_eq!((answer.pod(), answer.decision("reading")), ("b", "fresh"));
     // It is for the pages alone.
     for received in rig.received("b", CHAT)? {
@@ -105,12 +105,18 @@ async fn bad_pages_make_a_pod_unknown_never_idle() -> Result<()> {
     assert_eq!(routed(&rig.client(), &chat("llama", "before", 50, 1)).await?.pod(), "b");
     let faults = [
         (Fault::MetricsCut { bytes: 20_000 }, "pages_rejected"),
-        (Fault::MetricsGarbage, "pages_rejected"),
+        (Fault::MetricsGarbage, "scrape_failures"),
         (Fault::MetricsHang, "scrape_failures"),
         (Fault::MetricsDelay { ms: 3_000 }, "scrape_failures"),
         (Fault::MetricsStatus { status: 500 }, "scrape_failures"),
     ];
-    for (fault, stat) in faults {
+    for (index, (fault, stat)) in faults.into_iter().enumerate() {
+        // Gauges that never move would be taken for frozen.
+        let moved = Pinned {
+            running: Some(11.0 + index as f64),
+            ..busy()
+        };
+        rig.pin(&[("a", moved.clone()), ("c", moved)]).await?;
         let before = rig.stat(stat).await?;
         rig.pod("b")?.set_fault(fault).await;
         rig.until(&format!("{fault:?} to be counted as {stat}"), async || {

@@ -28,7 +28,7 @@ fn spoofed(target: &str) -> Vec<(String, String)> {
 async fn all_kinds(rig: &Rig, client: &Client, target: &str) -> Result<Vec<(&'static str, String)>> {
     let spoofed = spoofed(target);
     let body = chat("llama", "spoofed", 20, 1).to_string().into_bytes();
-    let kinds: [(&str, &str, &str, (&str, &str), Vec<u8>); 5] = [
+    let kinds = [
         ("held", "POST", CHAT, JSON, body.clone()),
         ("no inference", "GET", MODELS, ("accept", "*/*"), Vec::new()),
         ("no body", "POST", CHAT, JSON, Vec::new()),

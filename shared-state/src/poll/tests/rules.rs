@@ -381,3 +381,27 @@ fn secrets_are_named_and_not_known() {
     assert!(call.headers.contains(&header));
     assert_eq!((call.cluster.as_str(), call.timeout), ("pods", Millis(1_000)));
 }
+
+/// Scrapes and failed ones, after pods that answer every scrape with this.
+#[track_caller]
+fn check_failures(page: &'static [u8], all_fail: bool) {
+    let mut rig = Rig::new(&fixed_pool(&[POD]));
+    rig.run(3_000, |target| match target {
+        Target::Metrics(_) => Reply::Says(200, page),
+        other => idle(other),
+    });
+    let (scrapes, failures) = (rig.count(Stat::Scrapes), rig.count(Stat::ScrapeFailures));
+    assert!(scrapes > 0);
+    assert_eq!(failures, if all_fail { scrapes } else { 0 });
+}
+
+#[test]
+fn every_page_without_a_reading_counts_as_a_failed_scrape() {
+    check_failures(b"<html><body>It works!</body></html>\n", true);
+    check_failures(b"# HELP up Nothing of a model server.\nup 1\n", true);
+    check_failures(b"vllm:num_requests_running{engine=\"0\"} 1", true);
+    check_failures(
+        b"vllm:num_requests_running{engine=\"0\"} 1\nvllm:num_requests_waiting{engine=\"0\"} 0\n",
+        false,
+    );
+}
