@@ -15,11 +15,13 @@ pub(super) struct AdapterCache {
     cpu: Vec<Adapter>,
     max_gpu: usize,
     max_cpu: usize,
+    /// Copies into slots so far.
+    loads: u64,
 }
 
 impl AdapterCache {
     pub(super) fn new(max_gpu: u32, max_cpu: u32) -> Self {
-        Self { gpu: Vec::new(), cpu: Vec::new(), max_gpu: max_gpu as usize, max_cpu: max_cpu as usize }
+        Self { gpu: Vec::new(), cpu: Vec::new(), max_gpu: max_gpu as usize, max_cpu: max_cpu as usize, loads: 0 }
     }
 
     /// Brings a batch's adapters, at most `max_gpu` of them, into slots; returns how long that takes.
@@ -37,6 +39,7 @@ impl AdapterCache {
         if self.gpu.contains(adapter) {
             return 0;
         }
+        self.loads += 1;
         let mut time = cost.adapter_from_cpu;
         if !self.cpu.contains(adapter) {
             time += cost.adapter_from_disk;
@@ -51,6 +54,10 @@ impl AdapterCache {
         }
         self.gpu.push(Arc::clone(adapter));
         time
+    }
+
+    pub(super) fn loads(&self) -> u64 {
+        self.loads
     }
 
     pub(super) fn remove(&mut self, adapter: &str) {
