@@ -12,6 +12,7 @@
 
 pub mod arm;
 pub mod client;
+pub mod document;
 pub mod fleet;
 pub mod page;
 pub mod plot;

@@ -20,6 +20,8 @@ pub struct Plan {
     pub size: f64,
     /// Threads.
     pub threads: usize,
+    /// Terms that Berth's cost is left without.
+    pub without: Vec<String>,
 }
 
 /// Figures of all seeds of one arm in one scenario.
@@ -87,6 +89,7 @@ pub fn study(scenarios: Vec<Scenario>, plan: &Plan, traces: &Traces) -> Results 
     let (next, done) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     let worker = || {
         while let Some(&(index, seed, arm)) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
+            berth_filter_routing::lab::leave_out(&plan.without);
             let figures = run(&scenarios[index], arm, traces, plan.seeds[seed], plan.size).figures();
             done.lock().expect("no thread panicked").insert((index, arm, seed), figures);
         }

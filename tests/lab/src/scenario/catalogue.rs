@@ -35,8 +35,8 @@ fn slower(config: EngineConfig, factor: u64) -> EngineConfig {
 
 fn groups() -> Groups {
     Groups {
-        count: 3000,
-        rate: 45.0,
+        count: 3600,
+        rate: 60.0,
         groups: 160,
         prefix: 4_000..12_000,
         own: 200..1_500,
@@ -46,7 +46,7 @@ fn groups() -> Groups {
 }
 
 fn plain() -> Plain {
-    Plain { count: 2400, rate: 30.0, prompt: 300..3_000, output: 180.0, bursts: None, long: None, impatient: None }
+    Plain { count: 3600, rate: 56.0, prompt: 300..3_000, output: 180.0, bursts: None, long: None, impatient: None }
 }
 
 fn lora() -> Adapters {
@@ -63,7 +63,7 @@ fn cut(rows: usize, speed: f64) -> Cut {
 
 fn prefixes() -> Vec<Scenario> {
     let new = |name: &str, pods, clients| Scenario::new(name, Family::Prefixes, pods, clients);
-    let wide = Groups { groups: 380, rate: 38.0, ..groups() };
+    let wide = Groups { groups: 380, rate: 44.0, count: 3000, ..groups() };
     let hot = Groups { groups: 120, popularity: Popularity::Hot(0.35), ..groups() };
     let zipf = Groups { groups: 300, popularity: Popularity::Zipf, ..groups() };
     let documents = Chats { count: 280, rate: 3.0, user: 500..5_000, turns: 3..8, output: 200.0, ..chats() };
@@ -82,12 +82,12 @@ fn prefixes() -> Vec<Scenario> {
 fn plains() -> Vec<Scenario> {
     let new = |name: &str, pods, clients| Scenario::new(name, Family::Plain, pods, clients);
     let small = Cut { prompt_max: 6_000, ..cut(420, 0.6) };
-    let bursts = Plain { count: 2000, rate: 9.0, output: 150.0, bursts: Some((160, 60)), ..plain() };
+    let bursts = Plain { count: 2600, rate: 16.0, output: 150.0, bursts: Some((240, 90)), ..plain() };
     let long = Plain { count: 850, rate: 10.5, prompt: 500..3_000, output: 250.0, long: Some((0.08, 16_000..30_000)), ..plain() };
     let tight = vec![EngineConfig { num_gpu_blocks: 6_000, ..EngineConfig::h100() }; 4];
     vec![
         Scenario { lookahead: true, ..new("azure-code", h100(4), Clients::Trace(Which::AzureCode, cut(2400, 12.0))) },
-        new("azure-conv", h100(4), Clients::Trace(Which::AzureConv, cut(1800, 3.6))),
+        new("azure-conv", h100(4), Clients::Trace(Which::AzureConv, cut(2800, 7.0))),
         new("azure-conv-l4", l4(8), Clients::Trace(Which::AzureConv, small)),
         new("bursts", h100(4), Clients::Plain(bursts)),
         new("long-contexts", tight, Clients::Plain(long)),
@@ -99,13 +99,13 @@ fn unequal() -> Vec<Scenario> {
     let mixed = || [h100(4), l4(4)].concat();
     let halves = [h100(4), vec![slower(EngineConfig::h100(), 2); 4]].concat();
     let small = vec![EngineConfig { num_gpu_blocks: 2_500, ..EngineConfig::h100() }; 4];
-    let groups = Groups { count: 2000, rate: 22.0, groups: 120, prefix: 1_000..4_000, own: 100..1_000, ..groups() };
-    let azure = Cut { prompt_max: 6_000, ..cut(1600, 3.4) };
+    let groups = Groups { count: 2000, rate: 30.0, groups: 120, prefix: 1_000..4_000, own: 100..1_000, ..groups() };
+    let azure = Cut { prompt_max: 6_000, ..cut(2200, 5.5) };
     vec![
         Scenario { lookahead: true, ..new("h100-and-l4", mixed(), Clients::Trace(Which::AzureConv, azure)) },
         new("h100-and-l4-groups", mixed(), Clients::Groups(groups)),
-        new("half-speed", halves, Clients::Plain(Plain { rate: 26.0, ..plain() })),
-        new("small-kv", [h100(4), small].concat(), Clients::Plain(Plain { rate: 28.0, prompt: 500..6_000, output: 250.0, ..plain() })),
+        new("half-speed", halves, Clients::Plain(Plain { rate: 40.0, count: 2800, ..plain() })),
+        new("small-kv", [h100(4), small].concat(), Clients::Plain(Plain { rate: 28.0, count: 2200, prompt: 500..6_000, output: 250.0, ..plain() })),
     ]
 }
 
@@ -151,7 +151,7 @@ fn proxies(family: Family, proxies: usize) -> Vec<Scenario> {
 fn many_pods() -> Vec<Scenario> {
     let new = |name: &str, clients| Scenario::new(name, Family::Pods64, l4(64), clients);
     let groups = Groups { count: 3000, rate: 44.0, groups: 500, prefix: 800..3_000, own: 50..400, output: 100.0, ..groups() };
-    let plain = Plain { count: 1500, rate: 20.0, prompt: 300..2_000, output: 150.0, ..plain() };
+    let plain = Plain { count: 2000, rate: 30.0, prompt: 300..2_000, output: 150.0, ..plain() };
     let lora = Adapters { count: 2000, rate: 26.0, adapters: 300, prompt: 100..600, output: 100.0, ..lora() };
     vec![
         new("groups-64", Clients::Groups(groups)),
