@@ -121,3 +121,6 @@ impl Router for Clairvoyant {
         outlooks.into_iter().min_by_key(|(sum, _)| *sum).map(|(_, pod)| pod).into_iter().collect()
     }
 }
+
+#[cfg(test)]
+mod tests;
