@@ -9,11 +9,11 @@ impl Engine {
     pub fn earliest_first_token(&self, request: &Request, now: Micros) -> Micros {
         let start = self.flight.as_ref().map_or(self.busy_until, |flight| flight.ends).max(now);
         // Somebody ahead may bring a shared prefix in, or an adapter.
-        let alone = self.waiting.is_empty() && self.deferred.is_empty();
+        let is_read = |id| self.sequences.get(id).is_some_and(|other| other.computed >= other.request.prompt_tokens);
+        let alone = self.waiting.is_empty() && self.deferred.is_empty() && self.running.iter().all(is_read);
         let uncached = if alone { request.prompt_tokens - self.cached_tokens(request) } else { 1 };
         let adapter = request.adapter.as_ref().filter(|adapter| alone && !self.adapters.on_gpu().contains(adapter));
-        let coming = |adapter| self.sequences.values().any(|other| other.request.adapter.as_ref() == Some(adapter));
-        let load = adapter.filter(|adapter| !coming(adapter)).map_or(0, |_| self.config.cost.adapter_from_cpu);
+        let load = adapter.map_or(0, |_| self.config.cost.adapter_from_cpu);
         let full_steps = u64::from((uncached - 1) / self.config.max_num_batched_tokens);
         let budget = self.config.max_num_batched_tokens;
         let steps = full_steps * self.compute_time(budget, 0) + self.compute_time(uncached - full_steps as u32 * budget, 0);
