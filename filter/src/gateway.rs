@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use berth_filter_routing::decision::{Action, Decision};
+use berth_filter_routing::decision::{Action, Decision, Reason};
 use berth_filter_routing::hold::Hold;
 use berth_filter_routing::ledger::Outcome;
 use berth_filter_routing::request::{Facts, PassReason};
@@ -12,13 +12,16 @@ use berth_shared_state::limits::TICK;
 use berth_shared_state::names;
 use berth_shared_state::pod::PodAddress;
 use berth_shared_state::store::SharedData;
-use berth_shared_state_glue::host::{self, HostStore};
+use berth_shared_state_glue::host::{self, HostStore, MetricKind};
 use berth_shared_state_glue::poller::{parse, seed};
 use berth_shared_state_glue::stats::Stats;
 use berth_shared_state_glue::vm::Resume;
 use hashbrown::HashMap;
 
 use crate::stream::Stream;
+
+/// Why a request passes where the host does not deliver held bodies.
+pub const NO_BODY_HOLD: &str = "no-body-hold";
 
 /// One root context of the filter.
 pub struct Gateway {
@@ -40,9 +43,9 @@ impl Gateway {
         }
         let view = View::new(Rc::clone(&config), seed(), seed());
         Some(Self {
+            stats: known(&config),
             config,
             view,
-            stats: Stats::default(),
             counted: Counts::default(),
             hold: Hold::default(),
         })
@@ -76,7 +79,12 @@ impl Gateway {
             steering,
             in_full: false,
         };
-        let decision = self.view.decide(&HostStore, &request, host::now());
+        let now = host::now();
+        let decision = self.view.decide(&HostStore, &request, now);
+        if let Some(age) = self.view.table_age(&decision.why.pool, now) {
+            self.stats
+                .observe(&names::pool_stat(&decision.why.pool, "table_age_ms"), age.0);
+        }
         if decision.refresh_models {
             let asked = host::now().0.to_le_bytes();
             let _ = HostStore.set(&names::refresh_key(&decision.why.pool), &asked, None);
@@ -153,11 +161,34 @@ impl Gateway {
         );
         self.stats.gauge("berth.no_body_hold", 1);
         for stream in &overdue {
-            self.passed("no-body-hold");
+            self.passed(NO_BODY_HOLD);
             if let Some(stream) = streams.get_mut(stream) {
                 stream.let_go();
             }
         }
         overdue.into_iter().map(Resume).collect()
     }
+}
+
+/// The stats that people watch, known before anything happens.
+fn known(config: &Config) -> Stats {
+    let mut stats = Stats::default();
+    let passes = PassReason::ALL.map(PassReason::as_str).into_iter();
+    for reason in passes.chain([NO_BODY_HOLD]) {
+        stats.define(MetricKind::Counter, &["berth.passed.", reason].concat());
+    }
+    stats.define(MetricKind::Gauge, "berth.no_body_hold");
+    stats.define(MetricKind::Histogram, "berth.decision_us");
+    for pool in &config.pools {
+        let counter = |stat: &str| names::pool_stat(&pool.name, stat);
+        stats.define(MetricKind::Counter, &counter("routed"));
+        stats.define(MetricKind::Histogram, &counter("table_age_ms"));
+        for reason in Reason::REPLIES {
+            stats.define(MetricKind::Counter, &counter(&["replied.", reason.as_str()].concat()));
+        }
+        for reason in Reason::PASSES {
+            stats.define(MetricKind::Counter, &counter(&["passed.", reason.as_str()].concat()));
+        }
+    }
+    stats
 }

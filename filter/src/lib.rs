@@ -6,6 +6,8 @@
 mod gateway;
 mod outcome;
 mod stream;
+#[cfg(feature = "test-trap")]
+mod trap;
 
 use berth_shared_state_glue::export_vm;
 use berth_shared_state_glue::vm::{Action, Resume, Vm};

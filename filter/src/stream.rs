@@ -17,7 +17,7 @@ use berth_shared_state::pod::PodAddress;
 use berth_shared_state_glue::host::{self, Buffer, Map};
 use berth_shared_state_glue::vm::Action;
 
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, NO_BODY_HOLD};
 use crate::outcome;
 
 /// Bytes of an error body that are looked at, to tell a context-length error from a failing pod.
@@ -74,6 +74,8 @@ impl Stream {
             .iter()
             .filter_map(|(name, value)| Some((core::str::from_utf8(name).ok()?, value.as_slice())))
             .collect();
+        #[cfg(feature = "test-trap")]
+        crate::trap::on(&named);
         self.steering = gateway.steering(&named);
         for name in names::STRIPPED {
             if named.iter().any(|(key, _)| *key == name) {
@@ -93,7 +95,7 @@ impl Stream {
                 self.phase = Phase::Held { reader, read: 0 };
                 return Action::Pause;
             }
-            HeadVerdict::Hold(_) => gateway.passed("no-body-hold"),
+            HeadVerdict::Hold(_) => gateway.passed(NO_BODY_HOLD),
         }
         Action::Continue
     }

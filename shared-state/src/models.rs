@@ -98,6 +98,8 @@ fn tokens(value: &Value) -> Option<Tokens> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     const IDLE: &str = include_str!("../../tests/fixtures/captures/vllm-models-idle.txt");
     const ENDPOINTS: &str = include_str!("../../tests/fixtures/captures/vllm-lora-endpoints.txt");

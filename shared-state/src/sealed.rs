@@ -110,6 +110,8 @@ pub fn open<T: DeserializeOwned>(kind: Kind, bytes: &[u8]) -> Result<T, SealErro
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     #[track_caller]
     fn check(change: impl FnOnce(&mut Vec<u8>), expected: Result<u32, SealError>) {

@@ -85,6 +85,8 @@ impl SharedData for MemoryStore {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     #[test]
     fn a_stale_token_is_refused_and_the_value_stays() {

@@ -284,7 +284,8 @@ fn is_sound_pod(pod: &PodRow, names: usize) -> bool {
                 .iter()
                 .all(|(id, base)| known(id) && base.as_ref().is_none_or(known))
     };
-    fraction(pod.load.kv_mean)
+    pod.address.socket().port() != 0
+        && fraction(pod.load.kv_mean)
         && fraction(pod.load.kv_max)
         && rate(pod.rates.prompt_tokens)
         && rate(pod.rates.cached_prompt_tokens)

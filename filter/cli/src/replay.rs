@@ -26,6 +26,16 @@ Writes one JSON line per request. What is not known is skipped with a line on st
 
 Exit codes: 0 the end of input was reached, 1 the config is not valid, 2 it cannot be read.")]
 pub struct Args {
+    #[command(flatten)]
+    setup: Setup,
+    /// Give reasons for every candidate, not only for the endpoints.
+    #[arg(long)]
+    full: bool,
+}
+
+/// What a replay starts from.
+#[derive(clap::Args)]
+pub struct Setup {
     /// The config, a JSON document.
     #[arg(long)]
     config: PathBuf,
@@ -38,30 +48,42 @@ pub struct Args {
     /// Workers that share one ledger; requests are dealt to them in turn.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     workers: u16,
-    /// Give reasons for every candidate, not only for the endpoints.
-    #[arg(long)]
-    full: bool,
+}
+
+impl Setup {
+    /// A replay before its first line; `None` when the config is not valid, which was printed.
+    ///
+    /// # Errors
+    /// When the config cannot be read.
+    pub fn start(&self, in_full: bool) -> anyhow::Result<Option<Replay>> {
+        let document = fs::read(&self.config).with_context(|| format!("cannot read {}", self.config.display()))?;
+        let config = match Config::parse(&document) {
+            Ok(config) => config,
+            Err(errors) => {
+                for error in errors {
+                    eprintln!("{error}");
+                }
+                return Ok(None);
+            }
+        };
+        let (seed, epoch, workers) = (self.seed, self.epoch, usize::from(self.workers));
+        Ok(Some(Replay::new(
+            config,
+            Options {
+                seed,
+                epoch,
+                workers,
+                in_full,
+            },
+        )))
+    }
 }
 
 /// Runs it; the exit code is the answer.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let document = fs::read(&args.config).with_context(|| format!("cannot read {}", args.config.display()))?;
-    let config = match Config::parse(&document) {
-        Ok(config) => config,
-        Err(errors) => {
-            for error in errors {
-                eprintln!("{error}");
-            }
-            return Ok(ExitCode::FAILURE);
-        }
+    let Some(mut replay) = args.setup.start(args.full)? else {
+        return Ok(ExitCode::FAILURE);
     };
-    let options = Options {
-        seed: args.seed,
-        epoch: args.epoch,
-        workers: usize::from(args.workers),
-        in_full: args.full,
-    };
-    let mut replay = Replay::new(config, options);
     let (mut input, mut out) = (stdin().lock(), stdout().lock());
     let mut line = Vec::new();
     while input

@@ -4,7 +4,7 @@
 
 use core::fmt::{self, Write};
 
-use berth_shared_state::limits::DECISION_HEADER_MAX_BYTES;
+use berth_shared_state::limits::{DECISION_HEADER_MAX_BYTES, ENDPOINTS_MAX};
 use berth_shared_state::names::REASON;
 use berth_shared_state::pod::PodAddress;
 use serde_json::json;
@@ -19,10 +19,15 @@ mod tests;
 const RETRY_AFTER: &str = "2";
 
 /// The value of `x-gateway-destination-endpoint`: `ip:port,ip:port`, best first.
+///
+/// It always names [`ENDPOINTS_MAX`] attempts, beginning anew where there are fewer pods. A proxy that
+/// comes to the end of the list asks its own balancer, which knows neither adapters nor the subset: a pod
+/// that answers 429 would be retried at one that answers 404.
 #[must_use]
 pub fn destination(endpoints: &[PodAddress]) -> String {
     let texts: Vec<_> = endpoints.iter().map(PodAddress::to_string).collect();
-    texts.join(",")
+    let attempts = texts.iter().map(String::as_str).cycle().take(ENDPOINTS_MAX);
+    attempts.collect::<Vec<_>>().join(",")
 }
 
 /// A model's name as a header value; `None` where it cannot be one.

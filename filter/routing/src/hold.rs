@@ -5,27 +5,35 @@
 //! [`UNHELD_AFTER`] without a body callback, on a VM where no paused request ever had one, is let go.
 //!
 //! ```text
-//!              paused, no body for 500 ms              a minute has passed
-//!   Unproven ------------------------------> Missing ----------------------> Unproven (one probe)
-//!      |                                                                        |
-//!      +---- body callback of a paused request ----> Proven <-------------------+
+//!              paused, no body for 500 ms            5 s, 10 s, ... have passed
+//!   Unproven ------------------------------> Missing -------------------------> one probe
+//!      |                                        ^------- no body for 500 ms ------+
+//!      +---- body callback of a paused request ----> Proven <---------------------+
 //! ```
-//! Proven is for ever: a slow upload is just slow. Missing passes requests without holding them,
-//! and tries again once a minute, since one slow first upload looks the same.
+//! Proven is for ever: a slow upload is just slow. Missing passes requests without holding them. It
+//! is no verdict, since one slow upload on a fresh VM looks the same: single requests are held as
+//! probes, first after 5 s, then twice as late each time, so a slow client costs a VM 5 s of routing
+//! and a missing flag costs next to nothing.
 
 use berth_shared_state::units::{Millis, UnixMillis};
 use hashbrown::HashMap;
 
 /// A held request without a body callback for this long is let go while the flag is unproven.
 pub const UNHELD_AFTER: Millis = Millis(500);
-/// Time between two probes while the flag seems to be missing. Each may delay one request.
-pub const PROBE_EVERY: Millis = Millis(60_000);
+/// Time until the first probe when the flag seems to be missing; doubles with each that fails.
+pub const PROBE_FIRST: Millis = Millis(5_000);
+/// Longest time between two probes. Each may delay one request.
+pub const PROBE_MAX: Millis = Millis(60_000);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Unproven,
     Proven,
-    Missing { since: UnixMillis, probing: bool },
+    Missing {
+        since: UnixMillis,
+        wait: Millis,
+        probing: bool,
+    },
 }
 
 /// What one VM knows of the host's body delivery.
@@ -51,8 +59,8 @@ impl Hold {
         match &mut self.state {
             State::Proven => return true,
             State::Unproven => {}
-            State::Missing { since, probing } => {
-                if *probing || now.since(*since) < PROBE_EVERY {
+            State::Missing { since, wait, probing } => {
+                if *probing || now.since(*since) < *wait {
                     return false;
                 }
                 *probing = true;
@@ -75,7 +83,7 @@ impl Hold {
     /// A stream is over.
     pub fn end(&mut self, stream: u32) {
         self.waiting.remove(&stream);
-        if let State::Missing { since: _, probing } = &mut self.state {
+        if let State::Missing { probing, .. } = &mut self.state {
             *probing = *probing && !self.waiting.is_empty();
         }
     }
@@ -86,8 +94,13 @@ impl Hold {
         if self.state == State::Proven || !overdue {
             return Vec::new();
         }
+        let wait = match self.state {
+            State::Missing { wait, .. } => Millis(wait.0.saturating_mul(2)).min(PROBE_MAX),
+            _ => PROBE_FIRST,
+        };
         self.state = State::Missing {
             since: now,
+            wait,
             probing: false,
         };
         // The younger ones hang as well: nothing will come for them either.
@@ -104,6 +117,8 @@ impl Hold {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     const fn at(millis: u64) -> UnixMillis {
         UnixMillis(1_000_000 + millis)
@@ -141,16 +156,30 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_flag_is_probed_once_a_minute_by_one_request() {
+    fn a_missing_flag_is_probed_by_one_request_at_a_time() {
         let mut hold = Hold::default();
         hold.begin(1, at(0));
         hold.overdue(at(500));
-        assert!(!hold.begin(2, at(60_499)));
-        assert!(hold.begin(3, at(60_500)), "the probe");
-        assert!(!hold.begin(4, at(60_501)), "only one at a time");
+        assert!(!hold.begin(2, at(5_499)));
+        assert!(hold.begin(3, at(5_500)), "the probe");
+        assert!(!hold.begin(4, at(5_501)), "only one at a time");
         assert!(hold.body(3));
         assert!(!hold.is_missing());
-        assert!(hold.begin(5, at(60_600)));
+        assert!(hold.begin(5, at(5_600)));
+    }
+
+    #[test]
+    fn probes_that_fail_come_twice_as_late_up_to_a_minute() {
+        let mut hold = Hold::default();
+        let mut now = 0;
+        hold.begin(0, at(now));
+        for (id, wait) in (1..).zip([5_000, 10_000, 20_000, 40_000, 60_000, 60_000]) {
+            now += 500;
+            assert_eq!(hold.overdue(at(now)), vec![id - 1]);
+            now += wait;
+            assert!(!hold.begin(id, at(now - 1)), "before {wait} ms");
+            assert!(hold.begin(id, at(now)), "after {wait} ms");
+        }
     }
 
     #[test]

@@ -277,6 +277,7 @@ impl Ledger {
     /// `incarnation` tells a pod of the table.
     fn keep_house(&mut self, now: UnixMillis, incarnation: impl Fn(PodKey) -> Option<u32>) {
         self.pods.retain_mut(|state| {
+            state.memory.forget_rate(now);
             if let Some(current) = incarnation(state.pod) {
                 state.used_at = now;
                 state.memory.restarted(current);

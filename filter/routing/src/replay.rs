@@ -19,13 +19,13 @@ use berth_shared_state::discovery::Found;
 use berth_shared_state::limits::{LEDGER_IN_FLIGHT_MAX, TICK};
 use berth_shared_state::names;
 use berth_shared_state::pod::PodAddress;
-use berth_shared_state::poll::{self, Effect, Poller, Response, Target};
+use berth_shared_state::poll::{self, Effect, Poller, Response, Severity, Target};
 use berth_shared_state::store::{MemoryStore, SharedData};
 use berth_shared_state::table::ScrapeError;
 use berth_shared_state::units::UnixMillis;
 use serde::Serialize;
 
-use crate::decision::{Action, Decision, Why};
+use crate::decision::{Action, Decision, Why, explain};
 use crate::ledger::Outcome;
 use crate::request::{BodyReader, Facts, Head, HeadVerdict, NoPrompt, PassReason, classify};
 use crate::view::{self, Steering, View};
@@ -64,8 +64,10 @@ impl Default for Options {
 pub struct Answers {
     /// Lines for stdout: JSON, one per decided request.
     pub out: Vec<String>,
-    /// Lines for stderr: what was skipped, and what the poller would log.
+    /// Lines for stderr: what was skipped, and what the poller would warn of.
     pub notes: Vec<String>,
+    /// The decided request's id and its reasons as a table, where they were asked for in full.
+    pub explained: Option<(String, String)>,
 }
 
 /// A replay under way.
@@ -176,7 +178,9 @@ impl Replay {
         answers
     }
 
+    /// One line, whatever the input has in its keys.
     fn note(&self, text: &str, answers: &mut Answers) {
+        let text = text.replace(char::is_control, " ");
         answers.notes.push(format!("line {}: {text}", self.lines));
     }
 
@@ -276,8 +280,11 @@ impl Replay {
                     // The store in memory takes any unconditional write.
                     let _ = self.store.set(&of.table_key, &bytes, None);
                 }
-                Effect::Log { text, .. } => answers.notes.push(format!("line {}: {text}", self.lines)),
-                Effect::Call(_) | Effect::Count { .. } => {}
+                Effect::Log {
+                    severity: Severity::Warn,
+                    text,
+                } => answers.notes.push(format!("line {}: {text}", self.lines)),
+                Effect::Log { .. } | Effect::Call(_) | Effect::Count { .. } => {}
             }
         }
     }
@@ -303,7 +310,11 @@ impl Replay {
             false => Ok(facts),
         });
         match facts {
-            Err(reason) => answers.out.push(passed(&request.id, reason)),
+            Err(reason) => {
+                answers.out.push(passed(&request.id, reason));
+                let text = format!("passed to the proxy's own balancer: {}\n", reason.as_str());
+                answers.explained = self.in_full.then(|| (plain(&request.id), text));
+            }
             Ok(facts) => {
                 let (id, steering) = (self.requests, &steering);
                 let asked = view::Request {
@@ -317,6 +328,9 @@ impl Replay {
                     self.follow(&request.id, worker, facts.stream);
                 }
                 answers.out.push(decided(&request.id, &decision));
+                answers.explained = self
+                    .in_full
+                    .then(|| (plain(&request.id), explain::table(&decision.why)));
             }
         }
     }
@@ -392,6 +406,11 @@ fn read(request: &Request, hold_bytes: usize) -> Result<Facts, PassReason> {
     } else {
         reader.facts()
     })
+}
+
+/// An id as a person types it: a string without its quotes.
+fn plain(id: &Id) -> String {
+    id.as_str().map_or_else(|| id.to_string(), str::to_owned)
 }
 
 fn passed(id: &Id, reason: PassReason) -> String {

@@ -21,7 +21,7 @@ use berth_shared_state::limits::LEDGER_IN_FLIGHT_MAX;
 use berth_shared_state::pod::{PodAddress, PodKey};
 use berth_shared_state::snapshot::Snapshot;
 use berth_shared_state::store::SharedData;
-use berth_shared_state::units::UnixMillis;
+use berth_shared_state::units::{Millis, UnixMillis};
 use fastrand::Rng;
 
 use crate::decision::{self, Action, Ask, Booking, Decision, Naming, Reason, Why};
@@ -115,6 +115,13 @@ impl View {
     #[must_use]
     pub fn table_error(&self, pool: usize) -> Option<TableError> {
         self.pools.get(pool)?.error
+    }
+
+    /// Age of the table that decisions on a pool are made on; `None` = there is none.
+    #[must_use]
+    pub fn table_age(&self, pool: &str, now: UnixMillis) -> Option<Millis> {
+        let index = self.config.pools.iter().position(|known| known.name == pool)?;
+        Some(now.since(self.pools.get(index)?.snapshot()?.table().written_at))
     }
 
     /// Whether nothing tells which pool a request is for: its body was cut before the model. Such

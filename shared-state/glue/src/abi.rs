@@ -2,6 +2,7 @@
 //! artifacts fails when another one appears, because one unknown import keeps a whole module from
 //! loading on nginx-family hosts.
 #![allow(unsafe_code)]
+#![allow(clippy::too_many_arguments, reason = "the ABI has them")]
 
 #[cfg(target_arch = "wasm32")]
 #[link(wasm_import_module = "env")]

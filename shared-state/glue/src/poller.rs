@@ -6,13 +6,13 @@
 use berth_shared_state::config::{Config, Role};
 use berth_shared_state::limits::{PAGE_MAX_BYTES, TICK};
 use berth_shared_state::names;
-use berth_shared_state::poll::{Call, CallId, Effect, Event, HeaderValue, Poller, Response, Severity};
+use berth_shared_state::poll::{Call, CallId, Effect, Event, HeaderValue, Poller, Response, Severity, Stat};
 use berth_shared_state::store::SharedData;
 use berth_shared_state::table::{self, ScrapeError};
 use berth_shared_state::units::Millis;
 use hashbrown::HashMap;
 
-use crate::host::{self, Buffer, HostError, HostStore, Map};
+use crate::host::{self, Buffer, HostError, HostStore, Map, MetricKind};
 use crate::stats::Stats;
 
 /// One root context that polls.
@@ -66,7 +66,7 @@ impl PollerRoot {
         if config.role == Role::Reader {
             log::info!("role is reader: no pod is polled from here");
         }
-        let pools = config
+        let pools: Vec<PoolPoller> = config
             .pools
             .iter()
             .filter(|_| config.role != Role::Reader)
@@ -82,9 +82,9 @@ impl PollerRoot {
             return None;
         }
         Some(Self {
+            stats: known(&pools),
             pools,
             open: HashMap::new(),
-            stats: Stats::default(),
         })
     }
 
@@ -222,6 +222,22 @@ impl PollerRoot {
         }
         None
     }
+}
+
+/// The stats of all pools, known before anything happens.
+fn known(pools: &[PoolPoller]) -> Stats {
+    let mut stats = Stats::default();
+    for pool in pools {
+        for stat in Stat::ALL {
+            let kind = if stat.is_gauge() {
+                MetricKind::Gauge
+            } else {
+                MetricKind::Counter
+            };
+            stats.define(kind, &names::pool_stat(&pool.name, stat.name()));
+        }
+    }
+    stats
 }
 
 /// Sends one call. Variables that are not set leave their header out.

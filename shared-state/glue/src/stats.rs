@@ -14,6 +14,11 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// Makes a stat known at 0: an alert on a counter that does not exist yet never fires.
+    pub fn define(&mut self, kind: MetricKind, name: &str) {
+        self.metric(kind, name);
+    }
+
     /// Adds to a counter.
     pub fn count(&mut self, name: &str, by: u64) {
         if let Some(metric) = self.metric(MetricKind::Counter, name) {

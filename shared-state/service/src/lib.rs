@@ -33,6 +33,8 @@ impl Vm for Service {
     }
 
     fn answered(&mut self, token: u32, headers: usize) {
+        #[cfg(feature = "test-trap")]
+        trap();
         for poller in self.roots.values_mut() {
             poller.answered(token, headers);
         }
@@ -40,6 +42,17 @@ impl Vm for Service {
 
     fn deleted(&mut self, context: u32) {
         self.roots.remove(&context);
+    }
+}
+
+/// A page with the status 418 traps the VM. For tests alone: what happens when the poller dies has to be seen in a
+/// real proxy.
+#[cfg(feature = "test-trap")]
+fn trap() {
+    use berth_shared_state_glue::host::{Map, header};
+    if header(Map::CallAnswer, ":status").is_ok_and(|status| status == b"418") {
+        log::error!("x-berth-test-trap: the service traps as it was asked to");
+        core::arch::wasm32::unreachable()
     }
 }
 

@@ -1,4 +1,6 @@
 use serde_json::{Value, json};
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use super::options::{DOCUMENT, ENGINES};
 use super::reference::{FULLER, SMALLEST};

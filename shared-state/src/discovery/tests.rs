@@ -1,6 +1,8 @@
 //! Sets of pods, and Envoy's admin page. The pages follow what Envoy 1.40 prints.
 
 use super::*;
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 fn address(text: &str) -> PodAddress {
     text.parse().unwrap()

@@ -218,11 +218,11 @@ fn counters(engine: Option<Engine>, series: &[Series<'_>]) -> Counters {
     counters
 }
 
-/// Sum over all parts, each once. A part that is no count makes the sum unknown.
+/// Sum over all parts, each once. A part that is no count, or too large for one, makes the sum unknown.
 fn counter(series: &[Series<'_>], role: Role) -> Option<f64> {
     let mut parts: BTreeMap<u64, f64> = BTreeMap::new();
     for s in of(series, role) {
-        if !(0.0..f64::INFINITY).contains(&s.value) {
+        if !(0.0..=EXACT_MAX).contains(&s.value) {
             return None;
         }
         let largest = parts.entry(s.part).or_insert(0.0);

@@ -97,6 +97,8 @@ pub fn unescape(value: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     #[track_caller]
     fn check(line: &str, labels_wanted: Option<&[(&str, &str)]>, value_wanted: f64) {

@@ -1,7 +1,9 @@
 use super::*;
 use crate::limits::SERIES_PER_PAGE_MAX;
-use crate::sample::{Activity, Level};
+use crate::sample::{Activity, Counters, Level};
 use crate::units::Tokens;
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 mod captures;
 mod fixtures;
@@ -387,6 +389,25 @@ fn counters_are_summed_over_their_parts_and_not_over_ranks() {
     assert_eq!(sample.counters.prompt_tokens, Some(42.0));
     assert_eq!(sample.counters.generation_tokens, None);
     assert_eq!(sample.counters.preemptions, None);
+}
+
+#[test]
+fn a_counter_too_large_to_be_one_is_unknown_and_never_infinite() {
+    let of = |values: [&str; 2]| {
+        let parts = ["a", "b"].into_iter().zip(values);
+        vllm(
+            &parts
+                .map(|(part, value)| format!("vllm:prompt_tokens_total{{x=\"{part}\"}} {value}\n"))
+                .collect::<String>(),
+        )
+        .counters
+        .prompt_tokens
+    };
+    assert_eq!(of(["9007199254740992", "2"]), Some(9_007_199_254_740_994.0));
+    assert_eq!(of(["9007199254740994", "1"]), None);
+    assert_eq!(of(["1e308", "1e308"]), None);
+    let llamacpp = page("llamacpp:prompt_tokens_total 1e308\nllamacpp:prompt_tokens_cached_total 1e308\n");
+    assert_eq!(llamacpp.counters, Counters::default());
 }
 
 #[test]

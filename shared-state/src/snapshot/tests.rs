@@ -3,6 +3,8 @@
 use super::*;
 use crate::config::{Adapters, Routing, Scrape};
 use crate::table::{Discovered, Models};
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 pub(crate) fn pool(discovery: Discovery) -> Pool {
     Pool {

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::limits::SEALED_MAX_BYTES;
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 fn row(text: &str) -> PodRow {
     PodRow::unread(text.parse().unwrap(), UnixMillis(300))
@@ -192,6 +194,15 @@ fn a_rate_that_is_no_rate_is_refused() {
 }
 
 #[test]
+fn an_address_that_nobody_can_dial_is_refused() {
+    for ip in ["10.0.0.0", "[fd00::]"] {
+        let with = |port: u16| PodAddress::new(format!("{ip}:{port}").parse().unwrap());
+        check(false, |t| t.pods = vec![PodRow::unread(with(0), UnixMillis(1))]);
+        check(true, |t| t.pods = vec![PodRow::unread(with(1), UnixMillis(1))]);
+    }
+}
+
+#[test]
 fn pods_out_of_order_or_twice_are_refused() {
     check(false, |t| t.pods.reverse());
     check(false, |t| t.pods[1].address = t.pods[0].address);
@@ -248,7 +259,7 @@ mod properties {
 
     prop_compose! {
         fn pods()(
-            addresses in prop::collection::btree_set(any::<(u32, u16)>(), 0..8),
+            addresses in prop::collection::btree_set((any::<u32>(), 1..=u16::MAX), 0..8),
             kv in prop::option::of(0.0f32..=1.0),
             rate in prop::option::of(0.0f32..1e9),
             counts in any::<(Option<u32>, u32, Option<u32>, u64)>(),

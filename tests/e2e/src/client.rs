@@ -59,6 +59,22 @@ impl Answer {
     pub fn pod(&self) -> &str {
         self.header("x-simulator-pod")
     }
+
+    /// A part of `x-berth-decision`, such as `pod` or `cost`; empty when it is absent.
+    #[must_use]
+    pub fn decision(&self, key: &str) -> &str {
+        decision(self.header("x-berth-decision"), key)
+    }
+}
+
+/// A part of a decision, such as `pod` or `cost`; empty when it is absent.
+#[must_use]
+pub fn decision<'a>(header: &'a str, key: &str) -> &'a str {
+    header
+        .split(';')
+        .filter_map(|part| part.split_once('='))
+        .find_map(|(name, value)| (name == key).then_some(value))
+        .unwrap_or("")
 }
 
 impl Client {

@@ -7,7 +7,6 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use serde_json::Value;
 use tokio::process::{Child, Command};
 
 use crate::client::Client;
@@ -80,18 +79,6 @@ pub async fn render(config: &Path, gateway: SocketAddr, admin: SocketAddr, more:
 }
 
 impl Envoy {
-    /// Starts Envoy with a Berth config and waits until it takes requests.
-    ///
-    /// # Errors
-    /// When it ends or is not ready within 30 s; the message carries its log.
-    pub async fn with_config(folder: &Path, config: &Value, more: &[&str]) -> Result<Self> {
-        let (gateway, admin) = (free_port()?, free_port()?);
-        let file = folder.join("berth.json");
-        fs::write(&file, serde_json::to_string_pretty(config)?)?;
-        let yaml = render(&file, gateway, admin, more).await?;
-        Self::start(folder, &yaml, gateway, admin, &[]).await
-    }
-
     /// Starts Envoy with a whole configuration.
     ///
     /// # Errors
@@ -113,9 +100,9 @@ impl Envoy {
                 "--disable-hot-restart",
                 "--log-level",
                 "warning",
-                "-c",
             ])
-            .args(["--component-log-level", "wasm:info"])
+            .args(["--file-flush-interval-msec", "100"])
+            .args(["--component-log-level", "wasm:info", "-c"])
             .arg(&file)
             .envs(environment.iter().copied())
             .stdout(Stdio::null())
@@ -216,6 +203,26 @@ impl Envoy {
     pub async fn stop(mut self) -> Result<()> {
         self.child.kill().await.context("cannot end Envoy")
     }
+}
+
+/// Has Envoy check a configuration without serving.
+///
+/// # Errors
+/// When it does not accept it; the message is Envoy's.
+pub async fn validate(yaml: &Path) -> Result<()> {
+    let output = Command::new(binary().await?)
+        .args(["--mode", "validate", "--log-level", "warning", "-c"])
+        .arg(yaml)
+        .output()
+        .await?;
+    if !output.status.success() {
+        bail!(
+            "{} is not valid:\n{}",
+            yaml.display(),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    Ok(())
 }
 
 /// Path of the pinned Envoy, fetched once by `scripts/envoy`.

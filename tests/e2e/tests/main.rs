@@ -1,1 +1,17 @@
-//! To be filled.
+//! What must hold in a real Envoy, with two workers and simulated pods.
+//!
+//! One file per theme; a rig takes some seconds to start, so one test sees several things of one rig.
+
+mod answers;
+mod bodies;
+mod discovery;
+mod failures;
+mod ledger;
+mod pass;
+mod raw;
+mod retry;
+mod routing;
+mod scrape;
+mod steering;
+mod streaming;
+mod support;

@@ -1,4 +1,10 @@
-//! What the integration tests share: where things are.
+//! What the integration tests share: where things are, and scenarios: a file, its pods, and who plays it.
+//! Also for other packages that run the same files.
+
+pub mod page;
+pub mod play;
+pub mod scenario;
+pub mod world;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -4,3 +4,5 @@
 mod contract;
 mod dependencies;
 mod docs;
+mod scenarios;
+mod wasm;

@@ -3,7 +3,7 @@
 //! As in vLLM, a block's hash covers its own content and the hash of the block before it, so equal hashes mean equal
 //! prefixes. Only full blocks have a hash. The engine adds the adapter to each hash itself.
 
-use crate::random::{mix_bytes, mix2};
+use crate::random::{Rng, mix_bytes, mix2};
 
 /// How many bytes stand for one token; the usual rule of thumb for English text.
 pub const BYTES_PER_TOKEN: usize = 4;
@@ -21,6 +21,18 @@ pub struct Segment {
 #[must_use]
 pub fn tokens_of_bytes(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(BYTES_PER_TOKEN)).unwrap_or(u32::MAX)
+}
+
+/// A text of this many tokens: words of three letters, the same for the same seed.
+#[must_use]
+pub fn words(seed: u64, tokens: u32) -> String {
+    let mut rng = Rng::new(seed);
+    let mut text = String::with_capacity(tokens as usize * BYTES_PER_TOKEN);
+    for _ in 0..tokens {
+        text.push(' ');
+        (0..BYTES_PER_TOKEN - 1).for_each(|_| text.push((b'a' + rng.below(26) as u8) as char));
+    }
+    text
 }
 
 /// The chain of a text, [`BYTES_PER_TOKEN`] bytes to a token.

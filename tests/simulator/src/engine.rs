@@ -88,7 +88,10 @@ impl Sequence {
     }
 
     fn adapter_salt(&self) -> u64 {
-        self.request.adapter.as_ref().map_or(0, |name| crate::random::mix_bytes(1, name.as_bytes()))
+        self.request
+            .adapter
+            .as_ref()
+            .map_or(0, |name| crate::random::mix_bytes(1, name.as_bytes()))
     }
 }
 
@@ -162,7 +165,11 @@ impl Engine {
         request.prompt_tokens = request.prompt_tokens.max(1);
         request.output_tokens = request.output_tokens.max(1);
         if let Some(refusal) = self.refusal(&request) {
-            self.report.events.push(Event { at: now, id: request.id, kind: EventKind::Rejected(refusal) });
+            self.report.events.push(Event {
+                at: now,
+                id: request.id,
+                kind: EventKind::Rejected(refusal),
+            });
             return;
         }
         self.submitted += 1;
@@ -229,17 +236,20 @@ impl Engine {
         &self.counters
     }
 
-    /// Loads an adapter as registering one does: into CPU memory and a GPU slot, while everything else waits.
-    pub fn load_adapter(&mut self, adapter: &str, now: Micros) {
+    /// Loads an adapter as registering one does: into CPU memory and a GPU slot, while everything else waits. Returns
+    /// when it is there. Does nothing with LoRA off.
+    pub fn load_adapter(&mut self, adapter: &str, now: Micros) -> Micros {
         self.advance(now);
         if self.config.max_loras == 0 {
-            return;
+            return now;
         }
         let time = self.adapters.activate(&[Arc::from(adapter)], &self.config.cost);
-        match &mut self.flight {
-            Some(flight) => flight.ends += time,
-            None => self.busy_until = self.busy_until.max(now) + time,
-        }
+        let busy_until = match &mut self.flight {
+            Some(flight) => &mut flight.ends,
+            None => &mut self.busy_until,
+        };
+        *busy_until = now.max(*busy_until) + time;
+        *busy_until
     }
 
     /// Drops an adapter's weights. Requests that still need them read them from disk again.
@@ -262,7 +272,11 @@ impl Engine {
 
     /// Makes the following steps this many times longer. Not positive or not finite = 1.
     pub fn set_slowdown(&mut self, factor: f64) {
-        self.slowdown = if factor.is_finite() && factor > 0.0 { factor } else { 1.0 };
+        self.slowdown = if factor.is_finite() && factor > 0.0 {
+            factor
+        } else {
+            1.0
+        };
     }
 
     /// Finishes the steps that end by `now`, each followed at once by the next.
@@ -306,7 +320,11 @@ impl Engine {
 
     /// One token of a sequence whose known tokens are all computed; nothing for one amid its prompt, or one that left.
     fn emit(&mut self, id: RequestId, at: Micros) {
-        let Some(sequence) = self.sequences.get_mut(&id).filter(|sequence| sequence.computed == sequence.tokens()) else {
+        let Some(sequence) = self
+            .sequences
+            .get_mut(&id)
+            .filter(|sequence| sequence.computed == sequence.tokens())
+        else {
             return;
         };
         sequence.output += 1;
@@ -335,7 +353,11 @@ impl Engine {
     }
 
     fn end_if_done(&mut self, id: RequestId, at: Micros) {
-        if self.sequences.get(&id).is_none_or(|sequence| sequence.output < sequence.request.output_tokens) {
+        if self
+            .sequences
+            .get(&id)
+            .is_none_or(|sequence| sequence.output < sequence.request.output_tokens)
+        {
             return;
         }
         let Some(sequence) = self.remove(id) else { return };
@@ -350,7 +372,11 @@ impl Engine {
             admitted: sequence.admitted.unwrap_or(at),
             first_token: sequence.first_token.unwrap_or(at),
         };
-        self.report.events.push(Event { at, id, kind: EventKind::Finished(done) });
+        self.report.events.push(Event {
+            at,
+            id,
+            kind: EventKind::Finished(done),
+        });
     }
 
     fn publish(&mut self, at: Micros) {

@@ -13,5 +13,8 @@ pub mod chain;
 pub mod engine;
 pub mod page;
 pub mod random;
+pub mod server;
+pub mod traffic;
 
 pub use engine::{Engine, EngineConfig, Request};
+pub use server::{Fault, Pinned, Received, Simulator, SimulatorConfig};

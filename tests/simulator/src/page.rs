@@ -116,7 +116,10 @@ impl Page {
             self.histograms.entry(family.to_owned()).or_default().add_bucket(bound);
         }
         let tells = ["le", "reason", "source", "sleep_state", "finished_reason"];
-        let key = tells.iter().find_map(|tell| label(head, tell)).map_or(name.to_owned(), |tell| format!("{name}/{tell}"));
+        let key = tells
+            .iter()
+            .find_map(|tell| label(head, tell))
+            .map_or(name.to_owned(), |tell| format!("{name}/{tell}"));
         let mut head = with_label(head, "model_name", model);
         if name == "vllm:cache_config_info" {
             head = with_cache_config(&head, config);
@@ -145,7 +148,10 @@ impl Page {
             }
         }
         for step in &report.steps {
-            self.record("vllm:iteration_tokens_total", f64::from(step.prefill_tokens + step.decode_sequences));
+            self.record(
+                "vllm:iteration_tokens_total",
+                f64::from(step.prefill_tokens + step.decode_sequences),
+            );
             if self.pinned.adapters_running.is_none() {
                 let names: Vec<&str> = step.adapters.iter().map(|name| &**name).collect();
                 let running = names.join(",");
@@ -157,7 +163,11 @@ impl Page {
     fn observe_end(&mut self, at: Micros, done: &crate::engine::Done) {
         let output = f64::from(done.output_tokens);
         let decode = self.seconds(at - done.first_token);
-        let per_token = if done.output_tokens > 1 { decode / (output - 1.0) } else { 0.0 };
+        let per_token = if done.output_tokens > 1 {
+            decode / (output - 1.0)
+        } else {
+            0.0
+        };
         for (family, value) in [
             ("vllm:request_prompt_tokens", f64::from(done.prompt_tokens)),
             ("vllm:request_generation_tokens", output),
@@ -166,12 +176,21 @@ impl Page {
             ("vllm:request_params_max_tokens", output),
             ("vllm:request_time_per_output_token_seconds", per_token),
             ("vllm:e2e_request_latency_seconds", self.seconds(at - done.arrived)),
-            ("vllm:request_queue_time_seconds", self.seconds(done.admitted - done.arrived)),
+            (
+                "vllm:request_queue_time_seconds",
+                self.seconds(done.admitted - done.arrived),
+            ),
             ("vllm:request_inference_time_seconds", self.seconds(at - done.admitted)),
-            ("vllm:request_prefill_time_seconds", self.seconds(done.first_token - done.admitted)),
+            (
+                "vllm:request_prefill_time_seconds",
+                self.seconds(done.first_token - done.admitted),
+            ),
             ("vllm:request_decode_time_seconds", decode),
             ("vllm:request_num_preemptions", f64::from(done.preemptions)),
-            ("vllm:request_prefill_kv_computed_tokens", f64::from(done.prompt_tokens - done.cached_tokens)),
+            (
+                "vllm:request_prefill_kv_computed_tokens",
+                f64::from(done.prompt_tokens - done.cached_tokens),
+            ),
         ] {
             self.record(family, value);
         }
@@ -179,7 +198,11 @@ impl Page {
 
     /// Counts the end of a request: by its own choice, or at its length limit.
     pub fn count_end(&mut self, stopped: bool) {
-        *(if stopped { &mut self.stopped } else { &mut self.at_length }) += 1;
+        *(if stopped {
+            &mut self.stopped
+        } else {
+            &mut self.at_length
+        }) += 1;
     }
 
     fn record(&mut self, family: &str, value: f64) {
@@ -198,7 +221,11 @@ impl Page {
     }
 
     fn log_lora(&mut self, running: String, waiting: String, at: f64) {
-        if let Some(state) = self.lora.iter_mut().find(|state| state.running == running && state.waiting == waiting) {
+        if let Some(state) = self
+            .lora
+            .iter_mut()
+            .find(|state| state.running == running && state.waiting == waiting)
+        {
             state.at = at;
         } else if self.lora.len() < LORA_SERIES_MAX {
             self.lora.push(LoraState { running, waiting, at });
@@ -209,7 +236,10 @@ impl Page {
     #[must_use]
     pub fn load(&self, gauges: &Gauges) -> (f64, f64) {
         let waiting = f64::from(gauges.waiting_capacity + gauges.waiting_deferred);
-        (self.pinned.waiting.unwrap_or(waiting), self.pinned.kv_usage.unwrap_or(gauges.kv_usage))
+        (
+            self.pinned.waiting.unwrap_or(waiting),
+            self.pinned.kv_usage.unwrap_or(gauges.kv_usage),
+        )
     }
 
     /// The page's text.

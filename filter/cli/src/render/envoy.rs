@@ -8,7 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use berth_shared_state::config::{Config, Discovery, Pool};
-use berth_shared_state::limits::BODY_HOLD_RENDERED_BYTES;
+use berth_shared_state::limits::{BODY_HOLD_MARGIN_BYTES, BODY_HOLD_RENDERED_BYTES};
 use berth_shared_state::names;
 use serde_json::{Value, json};
 
@@ -52,6 +52,7 @@ pub fn render(config: &Config, document: &str, args: &EnvoyArgs) -> anyhow::Resu
         );
     };
     let embedded = embedded(document)?;
+    let held = Config::parse(embedded.as_bytes()).map_or(BODY_HOLD_RENDERED_BYTES, |config| config.body.hold_bytes);
     let wasm = |name: &str| yaml(&Path::new(&args.wasm).join(name).display().to_string());
     let cluster = cluster_name(pool);
     let timeout = format!("{}s", args.timeout);
@@ -63,7 +64,7 @@ pub fn render(config: &Config, document: &str, args: &EnvoyArgs) -> anyhow::Resu
         ("ROUTES", routes(&args.forward)),
         ("CLUSTER", yaml(&cluster)),
         ("TIMEOUT", timeout),
-        ("BODY_LIMIT", BODY_HOLD_RENDERED_BYTES.to_string()),
+        ("BODY_LIMIT", held.saturating_add(BODY_HOLD_MARGIN_BYTES).to_string()),
         ("STRIP", strip()),
         ("CONFIG", yaml(&embedded)),
         ("FILTER_WASM", wasm("berth_filter.wasm")),

@@ -1,5 +1,7 @@
 use berth_shared_state::table::NameId;
 use berth_shared_state::units::Millis;
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use super::*;
 use crate::decision::tests::world::{NOW, Pod, World, ago, idle};

@@ -112,7 +112,7 @@ impl<'a> Candidates<'a> {
             return true;
         };
         let (pool, now) = (self.input.pool, self.input.now);
-        let mut best = Can::No;
+        let mut best = Can::AnyName;
         for one in &mut self.list {
             let Serving { can, tier } = serving::serving(pool, one.pod, one.stage, &name, &self.fleet, now);
             (one.can, one.tier) = (can, tier);
@@ -122,11 +122,14 @@ impl<'a> Candidates<'a> {
             Can::Yes => Can::Likely,
             Can::Likely | Can::Maybe => Can::Maybe,
             Can::No if serving::naming(pool, snapshot, name.text(), now) == Naming::Absent => return false,
-            Can::No => Can::No,
+            Can::No | Can::AnyName => best,
         };
         let before = self.list.len();
         self.list.retain(|one| one.can >= least);
         why.excluded.model = count(before - self.list.len());
+        if best == Can::AnyName {
+            return true;
+        }
         if best < Can::Yes {
             let seen = |one: &Candidate<'_>| matches!(one.tier, Tier::Active | Tier::Resident);
             self.by_load = !self.list.iter().any(seen);

@@ -23,6 +23,9 @@ const MAX_LORA: u32 = 1;
 /// Whether a pod answers for a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Can {
+    /// It answers for any name, with its base (llama.cpp). Beside pods that know their names it is no
+    /// candidate for a name it does not list: an adapter must not silently become its base.
+    AnyName,
     /// It would answer 404.
     No,
     /// It may: nobody knows.
@@ -130,8 +133,9 @@ pub fn serving(
     let page = pod.row.models.as_ref();
     let listed = listed(page, name.id, pool, now);
     if listed == Listed::Base || enforces(pool, pod.row) == Some(false) {
+        let known = listed == Listed::Base || configured(pool, name.text);
         return Serving {
-            can: Can::Yes,
+            can: if known { Can::Yes } else { Can::AnyName },
             tier: Tier::Base,
         };
     }

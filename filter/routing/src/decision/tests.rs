@@ -2,6 +2,8 @@ use berth_shared_state::config::Discovery;
 use berth_shared_state::sample::{Engine, Level, Status};
 use berth_shared_state::table::{Readiness, ScrapeError, Trend};
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use super::*;
 use crate::cost::{Stage, Terms, Tier};

@@ -25,6 +25,11 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Those with which a request is answered by Berth.
+    pub const REPLIES: [Self; 3] = [Self::NoReadyPod, Self::SubsetNoMatch, Self::ModelUnknown];
+    /// Those with which it is left to the proxy's balancer.
+    pub const PASSES: [Self; 2] = [Self::NoTable, Self::DiscoveryStale];
+
     /// The word for headers and stats.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

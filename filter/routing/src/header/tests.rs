@@ -1,4 +1,6 @@
 use serde_json::{Value, json};
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use super::*;
 use crate::decision::tests::world::{ASK, World, ago, ask_for};
@@ -13,9 +15,16 @@ fn refused(world: &World, model: &str) -> Refusal {
 
 #[test]
 fn endpoints_are_listed_in_order_and_ipv6_keeps_its_brackets() {
-    let endpoints = ["10.0.0.1:8000", "[fd00::1]:80"].map(|text| text.parse().unwrap());
-    assert_eq!(destination(&endpoints), "10.0.0.1:8000,[fd00::1]:80");
+    let endpoints = ["10.0.0.1:8000", "[fd00::1]:80", "10.0.0.2:80"].map(|text| text.parse().unwrap());
+    assert_eq!(destination(&endpoints), "10.0.0.1:8000,[fd00::1]:80,10.0.0.2:80");
     assert_eq!(destination(&[]), "");
+}
+
+#[test]
+fn retries_never_leave_the_list() {
+    let endpoints = ["10.0.0.1:80", "10.0.0.2:80"].map(|text| text.parse().unwrap());
+    assert_eq!(destination(&endpoints), "10.0.0.1:80,10.0.0.2:80,10.0.0.1:80");
+    assert_eq!(destination(&endpoints[..1]), "10.0.0.1:80,10.0.0.1:80,10.0.0.1:80");
 }
 
 #[test]

@@ -2,7 +2,9 @@
 //!
 //! Only own observations are in here. What the pod says of itself is in the table.
 
-use berth_shared_state::limits::{ADAPTERS_REMEMBERED, AVOID_FIRST, AVOID_MAX, ERROR_PAIR_WINDOW};
+use berth_shared_state::limits::{
+    ADAPTERS_REMEMBERED, AVOID_FIRST, AVOID_MAX, ERROR_PAIR_WINDOW, RATE_FORGOTTEN_AFTER,
+};
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use serde::{Deserialize, Serialize};
 
@@ -76,6 +78,7 @@ pub(super) struct Memory {
     /// Tokens per millisecond.
     rate: f64,
     samples: u32,
+    observed_at: UnixMillis,
     /// xxh64 of the name and when it was last sent, newest first.
     pub adapters: Vec<(u64, UnixMillis)>,
     /// Charges since the last success.
@@ -92,15 +95,26 @@ impl Memory {
         (self.samples >= SAMPLES_MIN && self.rate.is_finite() && self.rate > 0.0).then_some(self.rate)
     }
 
+    /// A pod that looks slow gets no requests, so nothing could correct its rate: after a while
+    /// without observations it counts as the pool's again, and has to be seen anew.
+    pub fn forget_rate(&mut self, now: UnixMillis) {
+        if self.samples > 0 && now.since(self.observed_at) > RATE_FORGOTTEN_AFTER {
+            (self.rate, self.samples) = (0.0, 0);
+        }
+    }
+
     /// Learns from one observed time to first token.
-    pub fn observe(&mut self, seen: Observation) {
+    pub fn observe(&mut self, seen: Observation, now: UnixMillis) {
         if seen.work.0 == 0 {
             return;
         }
+        self.forget_rate(now);
+        self.observed_at = now;
         let work = seen.work.0 as f64;
         let observed = (work / (seen.took.0.max(1) as f64)).min(RATE_MAX);
-        if self.samples == 0 {
-            self.rate = observed;
+        if self.samples < SAMPLES_MIN {
+            // The first answers of a pod are its slowest (warm-up), and one of them must not stand for it.
+            self.rate = self.rate.max(observed);
         } else {
             let weight = if observed > self.rate { WEIGHT_UP } else { WEIGHT_DOWN };
             let step = observed.min(self.rate * GROWTH_MAX) - self.rate;
@@ -161,14 +175,14 @@ impl Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     fn observed(pairs: &[(u64, u64)]) -> Option<f64> {
         let mut memory = Memory::default();
         for (work, took) in pairs {
-            memory.observe(Observation {
-                work: Tokens(*work),
-                took: Millis(*took),
-            });
+            let (work, took) = (Tokens(*work), Millis(*took));
+            memory.observe(Observation { work, took }, UnixMillis(1_000));
         }
         memory.rate()
     }
@@ -189,22 +203,60 @@ mod tests {
 
     #[test]
     fn faster_teaches_ten_times_more_than_slower() {
-        // 10 -> 10 -> + 0.25 x 10, then - 0.025 x 10.
-        check_rate(&[(1000, 100), (1000, 100), (1000, 50)], Some(12.5));
-        check_rate(&[(1000, 100), (1000, 100), (500, 5000)], Some(10.0 - 0.025 * 9.9));
+        // 10 -> 10 -> 10 -> + 0.25 x 10, then - 0.025 x 9.9.
+        check_rate(&[(1000, 100), (1000, 100), (1000, 100), (1000, 50)], Some(12.5));
+        check_rate(
+            &[(1000, 100), (1000, 100), (1000, 100), (500, 5000)],
+            Some(10.0 - 0.025 * 9.9),
+        );
     }
 
     #[test]
     fn short_prompts_teach_little_and_empty_ones_nothing() {
         check_rate(&[(1000, 100), (1000, 100), (0, 50)], None);
         // 64 of 256 tokens: a quarter of the weight.
-        check_rate(&[(1000, 100), (1000, 100), (64, 4)], Some(10.0 + 0.25 * 0.25 * 6.0));
+        check_rate(
+            &[(1000, 100), (1000, 100), (1000, 100), (64, 4)],
+            Some(10.0 + 0.25 * 0.25 * 6.0),
+        );
     }
 
     #[test]
     fn a_cached_prefix_that_was_counted_as_work_raises_the_rate_little() {
-        check_rate(&[(1000, 100), (1000, 100), (100_000, 10)], Some(10.0 + 0.25 * 30.0));
+        check_rate(
+            &[(1000, 100), (1000, 100), (1000, 100), (100_000, 10)],
+            Some(10.0 + 0.25 * 30.0),
+        );
         check_rate(&[(10_000, 0), (10_000, 0), (10_000, 0)], Some(RATE_MAX));
+    }
+
+    #[test]
+    fn a_slow_first_answer_does_not_stand_for_the_pod() {
+        check_rate(&[(1000, 10_000), (1000, 100), (1000, 125)], Some(10.0));
+    }
+
+    #[test]
+    fn a_rate_that_nothing_confirms_for_half_a_minute_is_forgotten() {
+        let mut memory = Memory::default();
+        let seen = |work| Observation {
+            work: Tokens(work),
+            took: Millis(1_000),
+        };
+        for at in 1..=3 {
+            memory.observe(seen(100), UnixMillis(at));
+        }
+        memory.forget_rate(UnixMillis(30_003));
+        assert_eq!(memory.rate(), Some(0.1), "believed until then");
+        memory.forget_rate(UnixMillis(30_004));
+        assert_eq!(memory.rate(), None);
+        for at in 40_000..=40_002 {
+            memory.observe(seen(8_000), UnixMillis(at));
+        }
+        assert_eq!(
+            memory.rate(),
+            Some(8.0),
+            "the old rate says nothing about the pod of today"
+        );
     }
 
     /// Endings as (sent, ended, request, outcome); expects the end of the avoidance.

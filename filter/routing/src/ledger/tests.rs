@@ -4,6 +4,8 @@ use berth_shared_state::limits::{LEDGER_ENTRY_MAX_AGE, LEDGER_EXCESS_PATIENCE, L
 use berth_shared_state::names::ledger_key;
 use berth_shared_state::store::{MemoryStore, SharedData, StoreError, Stored};
 use core::cell::Cell;
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 const A: PodKey = PodKey(10);
 const B: PodKey = PodKey(20);
@@ -710,7 +712,7 @@ fn the_bytes_are_pinned() {
     let payload: &[u8] = &[
         1, 7, 0, 172, 2,                        // one view: nonce 7, slot 0, heartbeat 300
         1, 5, 172, 2,                           // one pod: key 5, used at 300
-        0, 0, 0, 0, 0, 0, 0, 0, 0, 0,           // incarnation 0, rate 0.0, no samples
+        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,        // incarnation 0, rate 0.0, no samples, never observed
         1, 9, 100,                              // one adapter, sent at 100
         0, 0, 0, 0,                             // no strikes, charged at 0, not avoided, no error
         1, 0, 1, 100, 220, 11, 1, 200, 1,       // one record: slot 0, 1 request, sent at 100, 1500 tokens, generating since 200

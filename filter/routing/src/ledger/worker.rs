@@ -412,7 +412,7 @@ impl Ledger {
                 state.memory.restarted(incarnation);
                 state.memory.sent_adapter(adapter, at);
             }
-            Lesson::Rate { seen, .. } => state.memory.observe(seen),
+            Lesson::Rate { seen, .. } => state.memory.observe(seen, now),
             Lesson::End { end, at, .. } => state.memory.ended(end, at),
         }
     }

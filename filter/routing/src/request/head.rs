@@ -51,6 +51,19 @@ pub enum PassReason {
 }
 
 impl PassReason {
+    /// All, in order.
+    pub const ALL: [Self; 9] = [
+        Self::Upgrade,
+        Self::Connect,
+        Self::Grpc,
+        Self::NotInference,
+        Self::Method,
+        Self::NoBody,
+        Self::CompressedBody,
+        Self::ContentType,
+        Self::BodyTooLarge,
+    ];
+
     /// The reason as logs and replies show it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

@@ -6,6 +6,8 @@ use berth_shared_state::store::{Cas, MemoryStore, StoreError, Stored};
 use berth_shared_state::table::{self, Discovered, Load, Models, NameId, PodRow, Rates, Readiness, Table, Trend};
 use berth_shared_state::units::Tokens;
 use core::cell::Cell;
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use crate::ledger::Ledger;
 use crate::request::{Api, PromptSize};

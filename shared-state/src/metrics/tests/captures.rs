@@ -1,6 +1,8 @@
 //! Recordings of real servers. The expectations were read off the pages by eye.
 
 use super::*;
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 const IDLE: &str = include_str!("../../../../tests/fixtures/captures/vllm-metrics-idle.txt");
 const BUSY: &str = include_str!("../../../../tests/fixtures/captures/vllm-metrics-busy-base.txt");

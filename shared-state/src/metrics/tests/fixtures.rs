@@ -1,6 +1,8 @@
 //! Every page in `tests/fixtures/metrics` reads as its README says.
 
 use super::*;
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 macro_rules! pages {
     ($($name:literal),* $(,)?) => {

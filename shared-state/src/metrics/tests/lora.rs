@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::limits::{ADAPTERS_PER_POD_MAX, NAME_MAX_BYTES};
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 fn lora(labels: &str, value: &str) -> String {
     format!("vllm:lora_requests_info{{{labels}}} {value}\n")

@@ -4,6 +4,8 @@ use super::*;
 use crate::limits::{
     CALLS_OPEN_MAX, LOG_LINES_MAX, NAMES_MAX, PAGE_MAX_BYTES, PODS_MAX, SEALED_MAX_BYTES, TEXT_MAX_BYTES,
 };
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 /// A pod that lists `adapters`.
 fn lists(adapters: impl Fn(PodAddress) -> Vec<String>) -> impl Fn(Target) -> Reply {

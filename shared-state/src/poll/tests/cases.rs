@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::table::{Readiness, Trend};
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 #[track_caller]
 fn check_failure(reply: fn() -> Reply, error: ScrapeError, line: &str) {

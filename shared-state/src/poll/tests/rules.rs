@@ -1,6 +1,8 @@
 //! When things are read, published and told.
 
 use super::*;
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 #[test]
 fn a_static_list_is_published_before_anything_was_read() {

@@ -21,7 +21,13 @@ pub(super) struct AdapterCache {
 
 impl AdapterCache {
     pub(super) fn new(max_gpu: u32, max_cpu: u32) -> Self {
-        Self { gpu: Vec::new(), cpu: Vec::new(), max_gpu: max_gpu as usize, max_cpu: max_cpu as usize, loads: 0 }
+        Self {
+            gpu: Vec::new(),
+            cpu: Vec::new(),
+            max_gpu: max_gpu as usize,
+            max_cpu: max_cpu as usize,
+            loads: 0,
+        }
     }
 
     /// Brings a batch's adapters, at most `max_gpu` of them, into slots; returns how long that takes.
@@ -87,7 +93,11 @@ fn touch(list: &mut [Adapter], adapter: &Adapter) {
 mod tests {
     use super::{Adapter, AdapterCache, StepCost};
 
-    const COST: StepCost = StepCost { adapter_from_cpu: 1, adapter_from_disk: 100, ..StepCost::H100 };
+    const COST: StepCost = StepCost {
+        adapter_from_cpu: 1,
+        adapter_from_disk: 100,
+        ..StepCost::H100
+    };
 
     #[track_caller]
     fn activate(cache: &mut AdapterCache, batch: &[&str], time: u64, gpu: &[&str], cpu: &[&str]) {

@@ -31,9 +31,17 @@ pub(super) struct BlockPool {
 
 impl BlockPool {
     pub(super) fn new(usable: u32) -> Self {
-        let mut pool = Self { blocks: vec![Block::default(); usable as usize + 1], free: 0, by_key: HashMap::new() };
+        let mut pool = Self {
+            blocks: vec![Block::default(); usable as usize + 1],
+            free: 0,
+            by_key: HashMap::new(),
+        };
         let anchor = pool.anchor();
-        pool.blocks[anchor as usize] = Block { before: anchor, after: anchor, ..Block::default() };
+        pool.blocks[anchor as usize] = Block {
+            before: anchor,
+            after: anchor,
+            ..Block::default()
+        };
         (0..usable).for_each(|id| pool.push_free(id));
         pool
     }
@@ -131,7 +139,13 @@ impl BlockPool {
             listed += 1;
             id = self.blocks[id as usize].after;
         }
-        (self.blocks[..anchor as usize].iter().map(|block| u64::from(block.users)).sum(), listed)
+        (
+            self.blocks[..anchor as usize]
+                .iter()
+                .map(|block| u64::from(block.users))
+                .sum(),
+            listed,
+        )
     }
 }
 

@@ -118,7 +118,9 @@ impl EngineConfig {
         self.block_size = self.block_size.max(1);
         self.num_gpu_blocks = self.num_gpu_blocks.max(2);
         self.max_cpu_loras = self.max_cpu_loras.max(self.max_loras);
-        self.max_model_len = self.max_model_len.min(self.usable_blocks().saturating_mul(self.block_size));
+        self.max_model_len = self
+            .max_model_len
+            .min(self.usable_blocks().saturating_mul(self.block_size));
         self
     }
 }

@@ -32,8 +32,12 @@ impl Engine {
         let prefill_tokens = plan.tokens - plan.decode_sequences;
         let load = self.adapters.activate(&plan.adapters, &self.config.cost);
         let ends = start + load + self.compute_time(prefill_tokens, plan.decode_sequences);
-        self.flight =
-            Some(Flight { ends, batch: plan.batch, prefill_tokens, decode_sequences: plan.decode_sequences });
+        self.flight = Some(Flight {
+            ends,
+            batch: plan.batch,
+            prefill_tokens,
+            decode_sequences: plan.decode_sequences,
+        });
     }
 
     /// Rounded up to a microsecond, so that time always passes.
@@ -66,7 +70,9 @@ impl Engine {
 
     /// Puts a sequence with its blocks into the step.
     fn enlist(&mut self, id: RequestId, count: u32, plan: &mut Plan) {
-        let Some(sequence) = self.sequences.get_mut(&id) else { return };
+        let Some(sequence) = self.sequences.get_mut(&id) else {
+            return;
+        };
         let decodes = sequence.output > 0 && sequence.computed + 1 == sequence.tokens();
         sequence.computed += count;
         plan.decode_sequences += u32::from(decodes);
@@ -122,7 +128,10 @@ impl Engine {
     }
 
     fn lacks_slot(&self, id: RequestId, plan: &Plan) -> bool {
-        let adapter = self.sequences.get(&id).and_then(|sequence| sequence.request.adapter.as_ref());
+        let adapter = self
+            .sequences
+            .get(&id)
+            .and_then(|sequence| sequence.request.adapter.as_ref());
         adapter.is_some_and(|adapter| {
             plan.adapters.len() >= self.config.max_loras as usize && !plan.adapters.contains(adapter)
         })
@@ -137,7 +146,11 @@ impl Engine {
         let cached = self.pool.find((0..full).map(|index| sequence.key(index)));
         let hit = cached.len() as u32 * block_size;
         let count = (sequence.tokens() - hit).min(budget);
-        let must_fit = if self.config.reserve_full_prompt { sequence.tokens() } else { hit + count };
+        let must_fit = if self.config.reserve_full_prompt {
+            sequence.tokens()
+        } else {
+            hit + count
+        };
         let new = must_fit.div_ceil(block_size) - cached.len() as u32;
         if new > self.pool.free() - self.pool.free_among(&cached) {
             return None;
@@ -157,16 +170,24 @@ impl Engine {
 
     /// Gives a sequence the blocks for `count` more tokens and lets others find those that become full; all or nothing.
     fn extend(&mut self, id: RequestId, count: u32) -> bool {
-        let Some(sequence) = self.sequences.get_mut(&id) else { return false };
+        let Some(sequence) = self.sequences.get_mut(&id) else {
+            return false;
+        };
         let tokens = sequence.computed + count;
-        let missing = tokens.div_ceil(self.config.block_size).saturating_sub(sequence.blocks.len() as u32);
+        let missing = tokens
+            .div_ceil(self.config.block_size)
+            .saturating_sub(sequence.blocks.len() as u32);
         if missing > self.pool.free() {
             return false;
         }
         self.pool.take(missing, &mut sequence.blocks);
         for index in sequence.remembered..(tokens / self.config.block_size) as usize {
             let key = sequence.key(index);
-            sequence.blocks.get(index).into_iter().for_each(|id| self.pool.remember(*id, key));
+            sequence
+                .blocks
+                .get(index)
+                .into_iter()
+                .for_each(|id| self.pool.remember(*id, key));
             sequence.remembered = index + 1;
         }
         true

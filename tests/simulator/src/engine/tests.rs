@@ -28,17 +28,29 @@ fn config() -> EngineConfig {
 }
 
 fn request(id: u64, prompt_tokens: u32, output_tokens: u32) -> Request {
-    Request { id, chain: Vec::new(), prompt_tokens, output_tokens, adapter: None }
+    Request {
+        id,
+        chain: Vec::new(),
+        prompt_tokens,
+        output_tokens,
+        adapter: None,
+    }
 }
 
 fn shared(id: u64, segments: &[(u64, u32)]) -> Request {
     let segments: Vec<_> = segments.iter().map(|&(id, tokens)| Segment { id, tokens }).collect();
     let prompt_tokens = segments.iter().map(|segment| segment.tokens).sum();
-    Request { chain: of_segments(&segments, 16), ..request(id, prompt_tokens, 1) }
+    Request {
+        chain: of_segments(&segments, 16),
+        ..request(id, prompt_tokens, 1)
+    }
 }
 
 fn with_adapter(request: Request, name: &str) -> Request {
-    Request { adapter: Some(name.into()), ..request }
+    Request {
+        adapter: Some(name.into()),
+        ..request
+    }
 }
 
 /// Submits at time 0, runs to the end, returns everything that happened.
@@ -59,7 +71,10 @@ fn drain(engine: &mut Engine, now: Micros) -> StepReport {
 }
 
 fn first_token(events: &[Event], id: u64) -> Option<Micros> {
-    events.iter().find(|event| event.id == id && matches!(event.kind, EventKind::FirstToken { .. })).map(|event| event.at)
+    events
+        .iter()
+        .find(|event| event.id == id && matches!(event.kind, EventKind::FirstToken { .. }))
+        .map(|event| event.at)
 }
 
 fn done(events: &[Event], id: u64) -> Option<(Micros, Done)> {
@@ -85,19 +100,31 @@ fn a_lone_request_takes_one_prefill_and_one_step_per_further_token() {
     assert_eq!(events[0].kind, EventKind::FirstToken { after: 1320 });
     assert_eq!(events[1].kind, EventKind::Token { gap: 1100 });
     let (_, done) = done(&events, 1).expect("it ends");
-    assert_eq!((done.arrived, done.admitted, done.first_token, done.output_tokens), (0, 0, 1320, 3));
+    assert_eq!(
+        (done.arrived, done.admitted, done.first_token, done.output_tokens),
+        (0, 0, 1320, 3)
+    );
 }
 
 #[test]
 fn a_prompt_above_the_budget_is_computed_in_chunks() {
-    let mut engine = Engine::new(EngineConfig { max_num_batched_tokens: 16, ..config() });
+    let mut engine = Engine::new(EngineConfig {
+        max_num_batched_tokens: 16,
+        ..config()
+    });
     // 16 + 16 + 8 tokens.
-    assert_eq!(first_token(&run(&mut engine, vec![request(1, 40, 1)], 0), 1), Some(1160 + 1160 + 1080));
+    assert_eq!(
+        first_token(&run(&mut engine, vec![request(1, 40, 1)], 0), 1),
+        Some(1160 + 1160 + 1080)
+    );
 }
 
 #[test]
 fn a_running_decode_shares_the_budget_with_a_newcomers_chunk() {
-    let mut engine = Engine::new(EngineConfig { max_num_batched_tokens: 16, ..config() });
+    let mut engine = Engine::new(EngineConfig {
+        max_num_batched_tokens: 16,
+        ..config()
+    });
     engine.submit(request(1, 16, 4), 0);
     engine.step(0);
     engine.submit(request(2, 30, 1), 10);
@@ -114,10 +141,17 @@ fn an_arrival_joins_after_the_step_under_way_and_gauges_lag_by_that_step() {
     engine.submit(request(1, 16, 3), 0);
     engine.step(0);
     engine.submit(request(2, 16, 1), 500);
-    assert_eq!((engine.gauges(600).running, engine.gauges(600).waiting_capacity), (0, 0));
+    assert_eq!(
+        (engine.gauges(600).running, engine.gauges(600).waiting_capacity),
+        (0, 0)
+    );
     let gauges = engine.gauges(1160).clone();
     assert_eq!((gauges.at, gauges.running, gauges.waiting_capacity), (1160, 1, 1));
-    assert!((gauges.kv_usage - 0.01).abs() < 1e-9, "one of 100 usable blocks: {}", gauges.kv_usage);
+    assert!(
+        (gauges.kv_usage - 0.01).abs() < 1e-9,
+        "one of 100 usable blocks: {}",
+        gauges.kv_usage
+    );
     let events = drain(&mut engine, 1160).events;
     assert_eq!(done(&events, 2).map(|done| done.0), Some(2420));
     assert_eq!(done(&events, 1).map(|done| done.0), Some(3520));
@@ -126,7 +160,10 @@ fn an_arrival_joins_after_the_step_under_way_and_gauges_lag_by_that_step() {
 
 #[test]
 fn the_batch_holds_no_more_than_max_num_seqs() {
-    let mut engine = Engine::new(EngineConfig { max_num_seqs: 1, ..config() });
+    let mut engine = Engine::new(EngineConfig {
+        max_num_seqs: 1,
+        ..config()
+    });
     let events = run(&mut engine, vec![request(1, 16, 2), request(2, 16, 1)], 0);
     assert_eq!(done(&events, 1).map(|done| done.0), Some(2260));
     assert_eq!(first_token(&events, 2), Some(3420));
@@ -156,7 +193,10 @@ fn the_last_token_of_a_known_prompt_is_computed_again_with_its_block() {
 fn an_answer_is_a_prefix_of_the_next_turn() {
     let mut engine = Engine::new(config());
     let turn = [Segment { id: 1, tokens: 24 }, Segment { id: 2, tokens: 9 }];
-    let first = Request { chain: of_segments(&turn, 16), ..request(1, 24, 9) };
+    let first = Request {
+        chain: of_segments(&turn, 16),
+        ..request(1, 24, 9)
+    };
     run(&mut engine, vec![first], 0);
     // 24 prompt + 9 answered; the ninth token's KV was never computed, so two full blocks are known.
     cached(&mut engine, shared(2, &[(1, 24), (2, 9), (3, 30)]), 32);
@@ -184,7 +224,10 @@ fn requests_of_one_step_share_a_prefix_at_once() {
 
 #[test]
 fn the_prefix_unused_longest_is_lost_first_and_from_its_end() {
-    let mut engine = Engine::new(EngineConfig { num_gpu_blocks: 5, ..config() });
+    let mut engine = Engine::new(EngineConfig {
+        num_gpu_blocks: 5,
+        ..config()
+    });
     cached(&mut engine, shared(1, &[(1, 32)]), 0);
     cached(&mut engine, shared(2, &[(2, 32)]), 0);
     // Takes one block: the second one of prompt 1.
@@ -194,7 +237,10 @@ fn the_prefix_unused_longest_is_lost_first_and_from_its_end() {
 
 #[test]
 fn out_of_blocks_the_newest_is_preempted_and_computed_again_from_what_is_left() {
-    let mut engine = Engine::new(EngineConfig { num_gpu_blocks: 5, ..config() });
+    let mut engine = Engine::new(EngineConfig {
+        num_gpu_blocks: 5,
+        ..config()
+    });
     let events = run(&mut engine, vec![request(1, 16, 20), request(2, 16, 20)], 0);
     // Step 1 (1,320) computes both prompts. Steps 2 to 17 (1,200 each) decode both; then each holds two full blocks.
     // Step 18 needs a third for 1: 2 loses both, and one of them is taken. Steps 18 to 20 (1,100) decode 1 alone,
@@ -211,7 +257,12 @@ fn out_of_blocks_the_newest_is_preempted_and_computed_again_from_what_is_left() 
 #[test]
 fn a_prompt_is_admitted_whole_or_not_at_all_unless_told_otherwise() {
     for (reserve_full_prompt, batch) in [(true, 1), (false, 2)] {
-        let limits = EngineConfig { num_gpu_blocks: 6, max_num_batched_tokens: 48, reserve_full_prompt, ..config() };
+        let limits = EngineConfig {
+            num_gpu_blocks: 6,
+            max_num_batched_tokens: 48,
+            reserve_full_prompt,
+            ..config()
+        };
         let mut engine = Engine::new(limits);
         engine.submit(request(1, 32, 4), 0);
         engine.submit(request(2, 64, 1), 0);
@@ -231,7 +282,10 @@ fn a_third_adapter_waits_for_a_slot_while_others_pass_it() {
     // Two adapters from disk, four prompts.
     assert_eq!(first, 2 * 11_000 + 1640);
     let gauges = engine.gauges(first).clone();
-    assert_eq!((gauges.running, gauges.waiting_capacity, gauges.waiting_deferred), (4, 0, 1));
+    assert_eq!(
+        (gauges.running, gauges.waiting_capacity, gauges.waiting_deferred),
+        (4, 0, 1)
+    );
     let names: Vec<_> = gauges.adapters.iter().map(|name| &**name).collect();
     assert_eq!(names, ["sql", "chat"], "an adapter that only waits is not listed");
     let events = drain(&mut engine, first).events;
@@ -239,18 +293,25 @@ fn a_third_adapter_waits_for_a_slot_while_others_pass_it() {
     assert_eq!(first_token(&events, 3), Some(first + 1400 + 11_000 + 1160));
     let (gpu, cpu) = engine.resident_adapters();
     assert_eq!(gpu.iter().map(|name| &**name).collect::<Vec<_>>(), ["chat", "fr"]);
-    assert_eq!(cpu.iter().map(|name| &**name).collect::<Vec<_>>(), ["sql", "chat", "fr"]);
+    assert_eq!(
+        cpu.iter().map(|name| &**name).collect::<Vec<_>>(),
+        ["sql", "chat", "fr"]
+    );
     assert!(engine.gauges(Micros::MAX).adapters.is_empty());
 }
 
 #[test]
 fn registering_an_adapter_loads_it_and_the_first_request_waits_for_that_only() {
     let mut engine = Engine::new(config());
-    engine.load_adapter("sql", 0);
+    assert_eq!(engine.load_adapter("sql", 0), 11_000);
     engine.submit(with_adapter(request(1, 16, 1), "sql"), 100);
     assert_eq!(engine.step(100).next_wakeup, Some(11_000 + 1160));
     engine.load_adapter("chat", 200);
-    assert_eq!(engine.step(200).next_wakeup, Some(22_000 + 1160), "the batch under way waits, too");
+    assert_eq!(
+        engine.step(200).next_wakeup,
+        Some(22_000 + 1160),
+        "the batch under way waits, too"
+    );
 }
 
 #[test]
@@ -268,24 +329,46 @@ fn a_cancelled_request_frees_its_blocks_and_says_no_more() {
 
 #[test]
 fn what_cannot_be_served_is_refused() {
-    let mut engine = Engine::new(EngineConfig { max_loras: 0, num_gpu_blocks: 5, ..config() });
+    let mut engine = Engine::new(EngineConfig {
+        max_loras: 0,
+        num_gpu_blocks: 5,
+        ..config()
+    });
     assert_eq!(engine.config().max_model_len, 64, "never more than the pool holds");
     engine.submit(request(1, 60, 4), 0);
     engine.submit(request(1, 1, 1), 0);
     engine.submit(request(2, 60, 5), 0);
     engine.submit(with_adapter(request(3, 1, 1), "sql"), 0);
-    let refusals: Vec<_> = engine.step(0).events.into_iter().map(|event| (event.id, event.kind)).collect();
-    let expected = [(1, Refusal::DuplicateId), (2, Refusal::TooLong { limit: 64 }), (3, Refusal::AdaptersOff)];
-    assert_eq!(refusals, expected.map(|(id, refusal)| (id, EventKind::Rejected(refusal))));
+    let refusals: Vec<_> = engine
+        .step(0)
+        .events
+        .into_iter()
+        .map(|event| (event.id, event.kind))
+        .collect();
+    let expected = [
+        (1, Refusal::DuplicateId),
+        (2, Refusal::TooLong { limit: 64 }),
+        (3, Refusal::AdaptersOff),
+    ];
+    assert_eq!(
+        refusals,
+        expected.map(|(id, refusal)| (id, EventKind::Rejected(refusal)))
+    );
 }
 
 #[test]
 fn a_slow_pod_takes_longer_steps() {
     let mut engine = Engine::new(config());
     engine.set_slowdown(2.5);
-    assert_eq!(first_token(&run(&mut engine, vec![request(1, 32, 1)], 0), 1), Some(3300));
+    assert_eq!(
+        first_token(&run(&mut engine, vec![request(1, 32, 1)], 0), 1),
+        Some(3300)
+    );
     engine.set_slowdown(f64::NAN);
-    assert_eq!(first_token(&run(&mut engine, vec![request(2, 32, 1)], 10_000), 2), Some(11_320));
+    assert_eq!(
+        first_token(&run(&mut engine, vec![request(2, 32, 1)], 10_000), 2),
+        Some(11_320)
+    );
 }
 
 mod properties {
@@ -295,16 +378,32 @@ mod properties {
 
     #[derive(Debug, Clone)]
     enum Call {
-        Submit { family: u64, prompt: u32, output: u32, adapter: Option<u8> },
-        Cancel { index: usize },
-        Load { adapter: u8 },
-        Pass { time: Micros },
+        Submit {
+            family: u64,
+            prompt: u32,
+            output: u32,
+            adapter: Option<u8>,
+        },
+        Cancel {
+            index: usize,
+        },
+        Load {
+            adapter: u8,
+        },
+        Pass {
+            time: Micros,
+        },
     }
 
     fn calls() -> impl Strategy<Value = Vec<Call>> {
         let adapter = prop_oneof![Just(None), (0u8..5).prop_map(Some)];
-        let submit = (0u64..4, 1u32..150, 1u32..60, adapter)
-            .prop_map(|(family, prompt, output, adapter)| Call::Submit { family, prompt, output, adapter });
+        let submit =
+            (0u64..4, 1u32..150, 1u32..60, adapter).prop_map(|(family, prompt, output, adapter)| Call::Submit {
+                family,
+                prompt,
+                output,
+                adapter,
+            });
         let call = prop_oneof![
             5 => submit,
             1 => any::<usize>().prop_map(|index| Call::Cancel { index }),
@@ -315,13 +414,24 @@ mod properties {
     }
 
     fn tight() -> EngineConfig {
-        EngineConfig { max_num_seqs: 5, max_num_batched_tokens: 64, num_gpu_blocks: 18, ..config() }
+        EngineConfig {
+            max_num_seqs: 5,
+            max_num_batched_tokens: 64,
+            num_gpu_blocks: 18,
+            ..config()
+        }
     }
 
     fn request(id: u64, family: u64, prompt: u32, output: u32, adapter: Option<u8>) -> Request {
         let chain = (0..prompt / 16).map(|block| family * 1000 + u64::from(block)).collect();
         let adapter = adapter.map(|name| format!("a{name}").into());
-        Request { id, chain, prompt_tokens: prompt, output_tokens: output, adapter }
+        Request {
+            id,
+            chain,
+            prompt_tokens: prompt,
+            output_tokens: output,
+            adapter,
+        }
     }
 
     fn audit(engine: &Engine) {
@@ -330,9 +440,18 @@ mod properties {
         assert_eq!(uses, held as u64, "every use of a block belongs to a request");
         assert_eq!(listed, engine.pool.free());
         assert_eq!(engine.pool.free() + engine.pool.used(), engine.config.usable_blocks());
-        let lists: BTreeSet<_> = engine.running.iter().chain(&engine.waiting).chain(&engine.deferred).collect();
+        let lists: BTreeSet<_> = engine
+            .running
+            .iter()
+            .chain(&engine.waiting)
+            .chain(&engine.deferred)
+            .collect();
         let length = engine.running.len() + engine.waiting.len() + engine.deferred.len();
-        assert_eq!((lists.len(), length), (engine.sequences.len(), length), "each request is in exactly one list");
+        assert_eq!(
+            (lists.len(), length),
+            (engine.sequences.len(), length),
+            "each request is in exactly one list"
+        );
         assert!(engine.running.len() <= 5);
         let (gpu, cpu) = engine.resident_adapters();
         assert!(gpu.len() <= 2 && cpu.len() <= 4 && gpu.iter().all(|name| cpu.contains(name)));
@@ -366,7 +485,9 @@ mod properties {
                             expected.remove(id);
                         }
                     }
-                    Call::Load { adapter } => engine.load_adapter(&format!("a{adapter}"), now),
+                    Call::Load { adapter } => {
+                        engine.load_adapter(&format!("a{adapter}"), now);
+                    }
                     Call::Pass { time } => now += time,
                 }
                 events.extend(engine.step(now).events);

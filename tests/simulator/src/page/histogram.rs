@@ -43,9 +43,19 @@ mod tests {
     #[test]
     fn a_value_on_a_bound_belongs_to_that_bucket_and_counts_accumulate() {
         let mut histogram = Histogram::default();
-        [1.0, 5.0, f64::INFINITY].map(|bound| histogram.add_bucket(bound));
-        [1.0, 1.5, 5.0, 99.0].map(|value| histogram.record(value));
-        assert_eq!([1.0, 5.0, f64::INFINITY].map(|bound| histogram.at_most(bound)), [Some(1.0), Some(3.0), Some(4.0)]);
-        assert_eq!((histogram.count(), histogram.sum(), histogram.at_most(2.0)), (4.0, 106.5, None));
+        [1.0, 5.0, f64::INFINITY]
+            .into_iter()
+            .for_each(|bound| histogram.add_bucket(bound));
+        [1.0, 1.5, 5.0, 99.0]
+            .into_iter()
+            .for_each(|value| histogram.record(value));
+        assert_eq!(
+            [1.0, 5.0, f64::INFINITY].map(|bound| histogram.at_most(bound)),
+            [Some(1.0), Some(3.0), Some(4.0)]
+        );
+        assert_eq!(
+            (histogram.count(), histogram.sum(), histogram.at_most(2.0)),
+            (4.0, 106.5, None)
+        );
     }
 }

@@ -27,7 +27,9 @@ pub(super) fn number(value: f64) -> String {
 /// Python's form: at least two digits of exponent, always a sign.
 fn scientific(value: f64) -> String {
     let text = format!("{value:e}");
-    let Some((mantissa, exponent)) = text.split_once('e') else { return text };
+    let Some((mantissa, exponent)) = text.split_once('e') else {
+        return text;
+    };
     match exponent.strip_prefix('-') {
         Some(digits) => format!("{mantissa}e-{digits:0>2}"),
         None => format!("{mantissa}e+{exponent:0>2}"),
@@ -66,7 +68,10 @@ mod tests {
             include_str!("../../../fixtures/captures/vllm-metrics-kvfull.txt"),
             include_str!("../../../fixtures/captures/vllm-metrics-idle-after.txt"),
         ];
-        let samples = pages.iter().flat_map(|page| page.lines()).filter(|line| !line.starts_with('#'));
+        let samples = pages
+            .iter()
+            .flat_map(|page| page.lines())
+            .filter(|line| !line.starts_with('#'));
         let mut seen = 0;
         for text in samples.filter_map(|line| line.rsplit_once(' ')).map(|(_, text)| text) {
             check(text.parse().expect("a number"), text);

@@ -18,7 +18,13 @@ fn config() -> EngineConfig {
 }
 
 fn request(id: u64, prompt_tokens: u32, output_tokens: u32, adapter: Option<&str>) -> Request {
-    Request { id, chain: Vec::new(), prompt_tokens, output_tokens, adapter: adapter.map(Into::into) }
+    Request {
+        id,
+        chain: Vec::new(),
+        prompt_tokens,
+        output_tokens,
+        adapter: adapter.map(Into::into),
+    }
 }
 
 struct Pod {
@@ -28,12 +34,17 @@ struct Pod {
 
 impl Pod {
     fn new(config: EngineConfig) -> Self {
-        Self { page: Page::new(&config, "base", STARTED, 1.0), engine: Engine::new(config) }
+        Self {
+            page: Page::new(&config, "base", STARTED, 1.0),
+            engine: Engine::new(config),
+        }
     }
 
     /// Submits now, then runs until `until` or the end.
     fn run(&mut self, requests: Vec<Request>, now: Micros, until: Micros) {
-        requests.into_iter().for_each(|request| self.engine.submit(request, now));
+        requests
+            .into_iter()
+            .for_each(|request| self.engine.submit(request, now));
         let mut next = Some(now);
         while let Some(now) = next.filter(|now| *now <= until) {
             let report = self.engine.step(now);
@@ -51,7 +62,9 @@ impl Pod {
     #[track_caller]
     fn value(&mut self, head: &str) -> f64 {
         let text = self.text();
-        let mut values = text.lines().filter_map(|line| line.strip_prefix(head)?.strip_prefix(' '));
+        let mut values = text
+            .lines()
+            .filter_map(|line| line.strip_prefix(head)?.strip_prefix(' '));
         let value = values.next().unwrap_or_else(|| panic!("no sample {head}"));
         assert_eq!(values.next(), None);
         value.parse().expect("a number")
@@ -59,8 +72,14 @@ impl Pod {
 
     #[track_caller]
     fn gauges(&mut self, running: f64, waiting: f64, deferred: f64) {
-        assert_eq!(self.value(r#"vllm:num_requests_running{engine="0",model_name="base"}"#), running);
-        assert_eq!(self.value(r#"vllm:num_requests_waiting{engine="0",model_name="base"}"#), waiting);
+        assert_eq!(
+            self.value(r#"vllm:num_requests_running{engine="0",model_name="base"}"#),
+            running
+        );
+        assert_eq!(
+            self.value(r#"vllm:num_requests_waiting{engine="0",model_name="base"}"#),
+            waiting
+        );
         let by_reason = |reason: &str| {
             format!(r#"vllm:num_requests_waiting_by_reason{{engine="0",model_name="base",reason="{reason}"}}"#)
         };
@@ -70,8 +89,12 @@ impl Pod {
 
     fn lora_log(&mut self) -> Vec<(String, f64)> {
         let text = self.text();
-        let lines = text.lines().filter_map(|line| line.strip_prefix("vllm:lora_requests_info")?.rsplit_once(' '));
-        lines.map(|(head, at)| (head.to_owned(), at.parse().expect("a number"))).collect()
+        let lines = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("vllm:lora_requests_info")?.rsplit_once(' '));
+        lines
+            .map(|(head, at)| (head.to_owned(), at.parse().expect("a number")))
+            .collect()
     }
 }
 
@@ -96,9 +119,18 @@ fn an_idle_page_is_the_recorded_one_but_for_its_clocks() {
 
 #[test]
 fn another_pod_has_its_own_name_and_size() {
-    let small = EngineConfig { block_size: 16, num_gpu_blocks: 1000, max_model_len: 4000, max_loras: 0, ..config() };
+    let small = EngineConfig {
+        block_size: 16,
+        num_gpu_blocks: 1000,
+        max_model_len: 4000,
+        max_loras: 0,
+        ..config()
+    };
     let mut page = Page::new(&small, "a \"b\"", STARTED, 1.0);
-    let text = page.render(&Engine::new(small.clone()).gauges(0).clone(), Engine::new(small).counters());
+    let text = page.render(
+        &Engine::new(small.clone()).gauges(0).clone(),
+        Engine::new(small).counters(),
+    );
     assert!(text.contains(r#"vllm:num_requests_running{engine="0",model_name="a \"b\""} 0.0"#));
     for label in [
         r#",block_size="16","#,
@@ -123,7 +155,10 @@ fn a_busy_pod_shows_batch_queue_and_blocks() {
     // After a few decodes each holds 11 blocks of the 199 usable.
     let usage = pod.value(r#"vllm:kv_cache_usage_perc{engine="0",model_name="base"}"#);
     assert_eq!(usage, 44.0 / 199.0);
-    assert_eq!(pod.value(r#"vllm:prompt_tokens_total{engine="0",model_name="base"}"#), 1280.0);
+    assert_eq!(
+        pod.value(r#"vllm:prompt_tokens_total{engine="0",model_name="base"}"#),
+        1280.0
+    );
 }
 
 #[test]
@@ -138,18 +173,32 @@ fn a_finished_request_is_counted_and_timed() {
     };
     assert_eq!(pod.value(&success("length")), 1.0);
     assert_eq!(pod.value(&success("stop")), 1.0);
-    assert_eq!(pod.value(r#"vllm:generation_tokens_total{engine="0",model_name="base"}"#), 3.0);
-    let ttft = |le: &str| {
-        format!(r#"vllm:time_to_first_token_seconds_bucket{{engine="0",le="{le}",model_name="base"}}"#)
-    };
+    assert_eq!(
+        pod.value(r#"vllm:generation_tokens_total{engine="0",model_name="base"}"#),
+        3.0
+    );
+    let ttft =
+        |le: &str| format!(r#"vllm:time_to_first_token_seconds_bucket{{engine="0",le="{le}",model_name="base"}}"#);
     assert_eq!(pod.value(&ttft("0.005")), 0.0);
     assert_eq!(pod.value(&ttft("0.01")), 1.0);
     assert_eq!(pod.value(&ttft("+Inf")), 1.0);
-    assert_eq!(pod.value(r#"vllm:time_to_first_token_seconds_sum{engine="0",model_name="base"}"#), 0.00732);
-    assert_eq!(pod.value(r#"vllm:inter_token_latency_seconds_count{engine="0",model_name="base"}"#), 2.0);
-    assert_eq!(pod.value(r#"vllm:request_prompt_tokens_bucket{engine="0",le="10.0",model_name="base"}"#), 1.0);
+    assert_eq!(
+        pod.value(r#"vllm:time_to_first_token_seconds_sum{engine="0",model_name="base"}"#),
+        0.00732
+    );
+    assert_eq!(
+        pod.value(r#"vllm:inter_token_latency_seconds_count{engine="0",model_name="base"}"#),
+        2.0
+    );
+    assert_eq!(
+        pod.value(r#"vllm:request_prompt_tokens_bucket{engine="0",le="10.0",model_name="base"}"#),
+        1.0
+    );
     // Three steps: 10 tokens, 1 and 1.
-    assert_eq!(pod.value(r#"vllm:iteration_tokens_total_sum{engine="0",model_name="base"}"#), 12.0);
+    assert_eq!(
+        pod.value(r#"vllm:iteration_tokens_total_sum{engine="0",model_name="base"}"#),
+        12.0
+    );
     pod.gauges(0.0, 0.0, 0.0);
 }
 
@@ -158,16 +207,23 @@ fn the_lora_log_keeps_every_state_with_both_lists_alike_and_the_newest_is_the_la
     let mut pod = Pod::new(config());
     assert!(pod.lora_log().is_empty(), "nothing before the first step");
     let adapters = [(1, "sql", 40), (2, "ch\"at", 2), (3, "fr", 2)];
-    let requests = adapters.map(|(id, name, output)| request(id, 32, output, Some(name))).to_vec();
+    let requests = adapters
+        .map(|(id, name, output)| request(id, 32, output, Some(name)))
+        .to_vec();
     pod.run(requests, 0, Micros::MAX);
-    let state = |names: &str| {
-        format!(r#"{{max_lora="2",running_lora_adapters="{names}",waiting_lora_adapters="{names}"}}"#)
-    };
+    let state =
+        |names: &str| format!(r#"{{max_lora="2",running_lora_adapters="{names}",waiting_lora_adapters="{names}"}}"#);
     let log = pod.lora_log();
     let heads: Vec<_> = log.iter().map(|entry| entry.0.clone()).collect();
     // fr waits for a slot and is not listed before its first token.
-    assert_eq!(heads, [state(r#"sql,ch\"at"#), state("sql"), state("sql,fr"), state("")]);
-    assert!(log.iter().all(|entry| entry.1 <= log[3].1), "the idle state is the newest: {log:?}");
+    assert_eq!(
+        heads,
+        [state(r#"sql,ch\"at"#), state("sql"), state("sql,fr"), state("")]
+    );
+    assert!(
+        log.iter().all(|entry| entry.1 <= log[3].1),
+        "the idle state is the newest: {log:?}"
+    );
     assert!(log[1].1 > log[2].1, "sql alone was true again after fr");
 }
 

@@ -1,6 +1,8 @@
 //! Models and adapters: who may be asked, who is warm, and when the answer is 404.
 
 use super::*;
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 // ---- Warmth
 
@@ -379,4 +381,43 @@ fn pools_agree_on_a_name() {
     assert_eq!(naming(&world.pool, &snapshot, "ghost", NOW), Naming::Unknown);
     assert_eq!(naming(&world.pool, &Snapshot::default(), "ghost", NOW), Naming::Unknown);
     assert_eq!(BASE.0, 0);
+}
+
+/// llama.cpp answers for any name with its base. Seen with one beside two vLLMs: every request for an
+/// adapter went to it.
+#[test]
+fn a_pod_that_takes_any_name_is_no_home_for_another_pods_adapter() {
+    let mut world = World::of(3);
+    world.pods[0].row.load.engine = Some(Engine::LlamaCpp);
+    world.pods[1].lists(SQL).load(30, 20, 0.9);
+    world.always(ask_for("sql"), 1);
+    assert_eq!(endpoints(&world.decide(ask_for("sql"))), [1], "not even for a retry");
+}
+
+#[test]
+fn a_pod_that_takes_any_name_gets_none_that_a_stricter_pod_should_refuse() {
+    let mut world = World::of(2);
+    world.pods[0].row.load.engine = Some(Engine::LlamaCpp);
+    let decision = world.always(ask_for("ghost"), 1);
+    assert!(decision.refresh_models, "and the pods are asked again");
+}
+
+#[test]
+fn pods_that_take_any_name_share_unknown_ones_among_themselves() {
+    let mut world = World::of(2);
+    for pod in &mut world.pods {
+        pod.row.load.engine = Some(Engine::LlamaCpp);
+    }
+    assert!(world.tally(ask_for("gpt-4"), 300).iter().all(|count| *count > 60));
+    assert!(
+        !world.decide(ask_for("gpt-4")).refresh_models,
+        "their pages would say nothing new"
+    );
+}
+
+#[test]
+fn a_pod_that_takes_any_name_shares_the_base_with_the_others() {
+    let mut world = World::of(2);
+    world.pods[0].row.load.engine = Some(Engine::LlamaCpp);
+    assert!(world.tally(ask_for("llama"), 300).iter().all(|count| *count > 60));
 }

@@ -1,5 +1,7 @@
 use super::*;
 use crate::limits::{BODY_DEPTH_MAX, KEPT_MAX_BYTES, KEY_MAX_BYTES, SCALAR_MAX_BYTES};
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 fn model(api: Api, body: &str) -> Option<String> {
     read(api, body).model

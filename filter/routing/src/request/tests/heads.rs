@@ -1,5 +1,7 @@
 use super::*;
 use crate::limits::BOUNDARY_MAX_BYTES;
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 const HOLD: usize = 1000;
 

@@ -1,5 +1,7 @@
 use super::*;
 use crate::limits::{KEPT_MAX_BYTES, PART_LINE_MAX_BYTES};
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 fn reader() -> BodyReader {
     BodyReader::multipart(Api::Audio, b"XyZ")

@@ -1,0 +1,184 @@
+//! Pods that Envoy finds: its own list, its view of their health, and what it counts.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use berth_tests_e2e::envoy::{free_port, scratch};
+use berth_tests_e2e::rig::Setup;
+use berth_tests_simulator::server::Fault;
+use serde_json::json;
+
+use crate::support::{CHAT, busy, chat, full, idle, lands, pod, pods, routed, streamed};
+
+fn admin() -> serde_json::Value {
+    json!({"discovery": {"envoy_admin": {"cluster": "pods", "interval": "200ms"}}})
+}
+
+/// The endpoint as it is rendered for `--dns 127.0.0.1:1`.
+const ENDPOINT: &str =
+    "              - endpoint: { address: { socket_address: { address: \"127.0.0.1\", port_value: 1 } } }\n";
+const ENDPOINTS: &str =
+    "              - endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: @port:a@ } } }
+              - endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: @port:b@ } } }
+              - endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: @port:c@ } } }
+";
+const HEALTH: &str = "      type: STRICT_DNS
+      health_checks:
+        - { timeout: 1s, interval: 0.2s, no_traffic_interval: 0.2s, unhealthy_threshold: 1, healthy_threshold: 1, http_health_check: { path: /health } }
+";
+
+#[tokio::test]
+async fn a_dns_name_is_all_that_is_configured() -> Result<()> {
+    let mut one = pod("a", &[]);
+    one.port = free_port()?.port();
+    let dns = format!("127.0.0.1:{}", one.port);
+    let rig = Setup::new("dns", vec![one])
+        .pool(admin())
+        .render(&["--dns", &dns])
+        .start()
+        .await?;
+    let answer = routed(&rig.client(), &chat("llama", "dns", 10, 1)).await?;
+    assert_eq!((answer.pod(), answer.decision("reading")), ("a", "fresh"));
+    assert_eq!(rig.stat("pods").await?, 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn unhealthy_pods_are_no_candidates() -> Result<()> {
+    let rig = Setup::new("health", pods(3))
+        .pool(admin())
+        .render(&["--dns", "127.0.0.1:1"])
+        .edit(ENDPOINT, ENDPOINTS)
+        .edit("      type: STRICT_DNS\n", HEALTH)
+        .start()
+        .await?;
+    let client = rig.client();
+    rig.pin(&[("a", idle()), ("b", busy()), ("c", full())]).await?;
+    assert_eq!(lands(&client, &chat("llama", "all", 50, 1)).await?, "a");
+
+    // Before any request fails: the health check alone takes a out.
+    rig.pod("a")?.set_fault(Fault::RefuseConnections).await;
+    rig.until("a decision without a", async || {
+        let answer = routed(&client, &chat("llama", "two left", 50, 1)).await?;
+        Ok(answer.decision("candidates") == "2" && answer.pod() == "b")
+    })
+    .await?;
+    for name in ["b", "c"] {
+        rig.pod(name)?.set_fault(Fault::RefuseConnections).await;
+    }
+    rig.until("nobody left", async || {
+        let answer = client.post(CHAT, &chat("llama", "nobody", 10, 1)).await?;
+        Ok(answer.header("x-berth-reason") == "no-ready-pod")
+    })
+    .await?;
+    let answer = client.post(CHAT, &chat("llama", "nobody", 10, 1)).await?;
+    assert_eq!((answer.status, answer.header("retry-after")), (503, "2"));
+    assert_eq!(answer.json()["error"]["code"], "no-ready-pod", "{}", answer.text());
+    for name in ["a", "b", "c"] {
+        rig.pod(name)?.set_fault(Fault::Clear).await;
+    }
+    rig.until("a again", async || {
+        let answer = client.post(CHAT, &chat("llama", "back", 50, 1)).await?;
+        Ok(answer.status == 200 && answer.pod() == "a")
+    })
+    .await
+}
+
+/// Writes an endpoint file in one step, as Envoy wants it.
+fn write_endpoints(file: &Path, ports: &[u16]) -> Result<()> {
+    let endpoints: Vec<_> = ports
+        .iter()
+        .map(|port| json!({"endpoint": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": port}}}}))
+        .collect();
+    let answer = json!({"resources": [{
+        "@type": "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
+        "cluster_name": "pods",
+        "endpoints": [{"lb_endpoints": endpoints}],
+    }]});
+    let new = file.with_extension("new");
+    fs::write(&new, answer.to_string())?;
+    Ok(fs::rename(new, file)?)
+}
+
+#[tokio::test]
+async fn hosts_come_and_go_and_the_ledger_agrees_with_the_proxy() -> Result<()> {
+    let folder = scratch("eds-files")?;
+    let file = folder.join("eds.json");
+    let mut three = pods(3);
+    let mut ports = Vec::new();
+    for pod in &mut three {
+        pod.port = free_port()?.port();
+        ports.push(pod.port);
+    }
+    write_endpoints(&file, &ports)?;
+    let rendered = format!(
+        "      type: STRICT_DNS\n      load_assignment:\n        cluster_name: \"pods\"\n        endpoints:\n          - lb_endpoints:\n{ENDPOINT}"
+    );
+    let eds = format!(
+        "      type: EDS\n      eds_cluster_config: {{ eds_config: {{ resource_api_version: V3, path_config_source: {{ path: \"{}\" }} }} }}\n",
+        file.display()
+    );
+    let mut pool = admin();
+    // Gauges are read once: only the ledger, and what Envoy counts, tells of what follows.
+    pool["scrape"] = json!({"interval": "30s", "models_interval": "10m"});
+    let rig = Setup::new("eds", three)
+        .pool(pool)
+        .render(&["--dns", "127.0.0.1:1"])
+        .edit(&rendered, &eds)
+        .unread()
+        .start()
+        .await?;
+    let client = rig.client();
+    rig.until("three pods", async || {
+        Ok(rig.stat("pods").await? == 3 && rig.stat("scrapes").await? >= 3)
+    })
+    .await?;
+    rig.until("a decision on three", async || {
+        let answer = client.post(CHAT, &chat("llama", "three", 50, 1)).await?;
+        Ok(answer.decision("candidates") == "3")
+    })
+    .await?;
+
+    // A long stream stays in the ledger, since Envoy counts it too.
+    let stream = client.stream(CHAT, &streamed("llama", "long", 2_000, 6_000)).await?;
+    let serving = stream.headers()["x-simulator-pod"].to_str()?.to_owned();
+
+    // Another pod leaves: no request goes there, though it would answer.
+    let gone = rig.names.iter().position(|name| *name != serving).unwrap_or_default();
+    let (gone_name, gone_port) = (rig.names[gone].clone(), ports[gone]);
+    let left: Vec<u16> = ports.iter().copied().filter(|port| *port != gone_port).collect();
+    write_endpoints(&file, &left)?;
+    rig.until("two pods", async || Ok(rig.stat("pods").await? == 2)).await?;
+    rig.until("a decision on two", async || {
+        let answer = routed(&client, &chat("llama", "two", 50, 1)).await?;
+        Ok(answer.decision("candidates") == "2")
+    })
+    .await?;
+    let before = rig.received(&gone_name, CHAT)?.len();
+
+    // Longer than the patience with which a request that Envoy does not know is kept.
+    let reads = rig.stat("discovery_reads").await?;
+    rig.until("16 s of discoveries", async || {
+        Ok(rig.stat("discovery_reads").await? >= reads + 80)
+    })
+    .await?;
+    for _ in 0..6 {
+        let answer = routed(&client, &chat("llama", "beside", 2_000, 1)).await?;
+        ensure!(
+            answer.pod() != serving,
+            "the stream at {serving} was forgotten: {:?}",
+            answer.headers
+        );
+    }
+    assert_eq!(rig.received(&gone_name, CHAT)?.len(), before);
+    drop(stream);
+
+    // It comes back, and others go: an empty set is an answer too.
+    write_endpoints(&file, &[gone_port])?;
+    rig.until("the one that came back", async || {
+        let answer = client.post(CHAT, &chat("llama", "back", 50, 1)).await?;
+        Ok(answer.pod() == gone_name)
+    })
+    .await
+}

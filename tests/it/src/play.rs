@@ -1,0 +1,246 @@
+//! Plays the steps of a scenario against a proxy, whatever the proxy is.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use berth_shared_state::names;
+
+use crate::scenario::{AFTER_MILLIS, Expect, Life, OneOf, Request, Scenario, Step, Then};
+
+/// A proxy with Berth in it, in front of the scenario's pods.
+pub trait Proxy {
+    /// Whether headers that arrive at pods can be seen.
+    const SHOWS_UPSTREAM: bool;
+
+    /// Time passes.
+    fn wait(&mut self, millis: u64);
+    /// Pods change.
+    ///
+    /// # Errors
+    /// What is wrong with the step.
+    fn set(&mut self, pod: &str, keys: &serde_json::Value) -> Result<(), String>;
+    /// The poller dies or starts.
+    fn service(&mut self, life: Life);
+    /// A client sends a request, which is then with a pod or over. `id` names it for [`Self::go_on`].
+    fn send(&mut self, id: u64, worker: usize, request: &Request) -> Seen;
+    /// A request that is with a pod goes on. Never [`Then::Open`].
+    fn go_on(&mut self, id: u64, then: Then);
+    /// The log so far.
+    fn log(&self) -> Vec<String>;
+    /// Nothing went wrong beside the steps.
+    ///
+    /// # Errors
+    /// What did.
+    fn sound(&self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// What became of a request.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// The pods it may go to, best first. Empty = it was not routed.
+    pub list: Vec<String>,
+    /// The pod that got it in the end.
+    pub served_by: Option<String>,
+    /// Status for the client, as far as it is known already.
+    pub status: Option<u16>,
+    /// `x-berth-reason`.
+    pub reason: Option<String>,
+    /// Why it was passed.
+    pub pass: Option<String>,
+    /// The decision in a line.
+    pub why: String,
+    /// The decision as a table, where it can be had.
+    pub table: String,
+    /// Headers that went to a pod.
+    pub upstream: Vec<(String, String)>,
+}
+
+/// Workers of every proxy.
+pub const WORKERS: usize = 2;
+
+/// Plays all steps.
+///
+/// # Errors
+/// The first expectation that was not met, or all that is wrong with it.
+pub fn play(scenario: &Scenario, proxy: &mut impl Proxy) -> Result<(), String> {
+    let mut player = Player {
+        proxy,
+        sent: 0,
+        named: BTreeMap::new(),
+    };
+    for (number, step) in (1..).zip(&scenario.steps) {
+        player.step(step).map_err(|error| {
+            let because = if step.because.is_empty() {
+                String::new()
+            } else {
+                format!(" ({})", step.because)
+            };
+            format!("step {number}{because}: {error}")
+        })?;
+    }
+    player.proxy.sound()
+}
+
+struct Player<'a, P> {
+    proxy: &'a mut P,
+    sent: u64,
+    named: BTreeMap<String, u64>,
+}
+
+impl<P: Proxy> Player<'_, P> {
+    fn step(&mut self, step: &Step) -> Result<(), String> {
+        if let Some(millis) = step.wait_ms {
+            self.proxy.wait(millis);
+        }
+        for (pod, keys) in step.set.iter().flatten() {
+            self.proxy.set(pod, keys)?;
+        }
+        if let Some(life) = step.service {
+            self.proxy.service(life);
+        }
+        if let Some(request) = &step.request {
+            self.requests(step, request)?;
+        }
+        if let Some(name) = &step.finish {
+            let id = *self.named.get(name).ok_or_else(|| format!("no request {name}"))?;
+            self.proxy.go_on(id, step.then);
+        }
+        match &step.log {
+            Some(text) if !self.proxy.log().iter().any(|line| line.contains(text)) => Err(format!(
+                "no line with {text:?} in the log:\n{}",
+                self.proxy.log().join("\n")
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn requests(&mut self, step: &Step, request: &Request) -> Result<(), String> {
+        let mut counts: BTreeMap<String, u32> = BTreeMap::new();
+        let times = step.burst.unwrap_or(1);
+        for time in 1..=times {
+            self.sent += 1;
+            let worker = step.worker.unwrap_or((self.sent as usize - 1) % WORKERS);
+            let seen = self.proxy.send(self.sent, worker, request);
+            if let Some(first) = seen.list.first() {
+                *counts.entry(first.clone()).or_default() += 1;
+            }
+            if let Some(name) = &step.id {
+                self.named.insert(name.clone(), self.sent);
+            }
+            let mut wrong = wrong(&step.expect, &seen, P::SHOWS_UPSTREAM);
+            wrong.extend(spoofed(request, &seen));
+            if !wrong.is_empty() {
+                return Err(format!(
+                    "request {time} of {times}: {}\n{}",
+                    wrong.join("; "),
+                    told(&seen)
+                ));
+            }
+            if step.then != Then::Open && seen.served_by.is_some() {
+                self.proxy.go_on(self.sent, step.then);
+            }
+            self.proxy.wait(step.every_ms.unwrap_or(AFTER_MILLIS));
+        }
+        for (pod, [least, most]) in &step.expect.between {
+            let count = counts.get(pod).copied().unwrap_or(0);
+            if !(*least..=*most).contains(&count) {
+                return Err(format!(
+                    "{count} requests to {pod}, not {least} to {most}; all: {counts:?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What differs from the expectation.
+fn wrong(expect: &Expect, seen: &Seen, shows_upstream: bool) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let first = seen.list.first().map_or("", String::as_str);
+    if let Some(pod) = &expect.pod
+        && !pod.has(first)
+    {
+        wrong.push(format!("went to {first:?}, not to {}", one_of(pod)));
+    }
+    if let Some(pod) = &expect.not
+        && (pod.has(first) || first.is_empty())
+    {
+        wrong.push(format!("went to {first:?}"));
+    }
+    let mut same = |what: &str, expected: Option<String>, found: Option<String>| {
+        if expected.is_some() && expected != found {
+            let said = |text: Option<String>| text.unwrap_or_else(|| "none".to_owned());
+            wrong.push(format!("{what} is {}, not {}", said(found), said(expected)));
+        }
+    };
+    let text = |number: u16| number.to_string();
+    same("the serving pod", expect.served_by.clone(), seen.served_by.clone());
+    same("the status", expect.status.map(text), seen.status.map(text));
+    same("the reason", expect.reason.clone(), seen.reason.clone());
+    same("the pass", expect.pass.clone(), seen.pass.clone());
+    for part in &expect.why {
+        if !seen.why.contains(part.as_str()) {
+            wrong.push(format!("{part:?} is not in the decision"));
+        }
+    }
+    for part in &expect.why_not {
+        if seen.why.contains(part.as_str()) {
+            wrong.push(format!("{part:?} is in the decision"));
+        }
+    }
+    for (name, value) in expect.upstream.iter().filter(|_| shows_upstream) {
+        let found = header(seen, name);
+        if found != value.as_deref() {
+            wrong.push(format!("{name} arrives as {found:?}, not {value:?}"));
+        }
+    }
+    wrong
+}
+
+/// On every path: no steering header of the client arrives at a pod, trusted or not.
+fn spoofed(request: &Request, seen: &Seen) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (name, value) in &request.headers {
+        let name = name.to_ascii_lowercase();
+        let ours = [names::DESTINATION_ENDPOINT, names::MODEL_NAME].contains(&name.as_str()) && !seen.list.is_empty();
+        let arrived = header(seen, &name);
+        let kept = if ours {
+            arrived == value.as_deref() && name != names::MODEL_NAME
+        } else {
+            arrived.is_some()
+        };
+        if names::STRIPPED.contains(&name.as_str()) && kept {
+            wrong.push(format!("the client's {name} arrives at the pod"));
+        }
+    }
+    wrong
+}
+
+fn header<'a>(seen: &'a Seen, name: &str) -> Option<&'a str> {
+    seen.upstream
+        .iter()
+        .find(|(key, _)| key == name)
+        .map(|(_, value)| value.as_str())
+}
+
+fn one_of(pods: &OneOf) -> String {
+    match pods {
+        OneOf::One(name) => name.clone(),
+        OneOf::Several(names) => names.join(" or "),
+    }
+}
+
+fn told(seen: &Seen) -> String {
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "  list {:?}, served by {:?}, status {:?}, reason {:?}, passed {:?}\n  {}",
+        seen.list, seen.served_by, seen.status, seen.reason, seen.pass, seen.why
+    );
+    for line in seen.table.lines() {
+        let _ = writeln!(out, "  | {line}");
+    }
+    out
+}

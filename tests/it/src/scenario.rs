@@ -1,0 +1,398 @@
+//! A scenario file: config, pods, steps and expectations, as data. tests/scenarios/README.md is its reference.
+//!
+//! Deliberately not here: what runs it ([`crate::play`]), and what a pod's pages look like ([`crate::page`]).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::{fmt, fs};
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+/// A whole file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// What must happen and why, in a sentence or three.
+    pub story: String,
+    /// Where it runs.
+    pub runs: Vec<Place>,
+    /// More keys of the only pool.
+    #[serde(default)]
+    pub pool: Map<String, Value>,
+    /// Several pools instead: name -> its keys, and `pods`, the names of its pods.
+    #[serde(default)]
+    pub pools: BTreeMap<String, Map<String, Value>>,
+    /// More keys of the document.
+    #[serde(default)]
+    pub top: Map<String, Value>,
+    /// How pods are found.
+    #[serde(default)]
+    pub discovery: Discovery,
+    /// Nobody polls from the start.
+    #[serde(default)]
+    pub without_service: bool,
+    /// Name -> state, as [`crate::page::Pod`].
+    pub pods: BTreeMap<String, Value>,
+    /// What happens, in order.
+    pub steps: Vec<Step>,
+}
+
+/// Where a scenario runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Place {
+    /// The crates, natively, in virtual time.
+    Core,
+    /// The wasm artifacts, in virtual time.
+    Wasm,
+    /// The wasm artifacts in Envoy.
+    Envoy,
+}
+
+/// How pods are found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Discovery {
+    /// A list in the config.
+    #[default]
+    Static,
+    /// Envoy's admin page; the pods' `health` and `listed` count.
+    EnvoyAdmin,
+}
+
+/// Milliseconds between two requests: a worker looks again at what others did after 2 ms.
+pub const AFTER_MILLIS: u64 = 3;
+
+/// One step.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// Why, for a reader.
+    #[serde(default)]
+    pub because: String,
+    /// Time passes.
+    pub wait_ms: Option<u64>,
+    /// Pods change: name -> the keys that change.
+    pub set: Option<BTreeMap<String, Value>>,
+    /// The poller dies, or starts.
+    pub service: Option<Life>,
+    /// A request is sent.
+    pub request: Option<Request>,
+    /// Sent so many times.
+    pub burst: Option<u32>,
+    /// Time after each request, [`AFTER_MILLIS`] by default.
+    pub every_ms: Option<u64>,
+    /// The worker that gets it; else they take turns.
+    pub worker: Option<usize>,
+    /// Names the request for `finish`.
+    pub id: Option<String>,
+    /// What becomes of it, and of the request named by `finish`.
+    #[serde(default)]
+    pub then: Then,
+    /// A request in flight goes on.
+    pub finish: Option<String>,
+    /// What must have happened to the request.
+    #[serde(default)]
+    pub expect: Expect,
+    /// Some log line has this text.
+    pub log: Option<String>,
+}
+
+/// What a poller does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Life {
+    Starts,
+    Dies,
+}
+
+/// What becomes of a request once it is with a pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Then {
+    /// The pod answers it at once.
+    #[default]
+    Done,
+    /// Nothing yet.
+    Open,
+    /// The pod has sent the head of its answer and the first bytes.
+    FirstToken,
+    /// The client leaves.
+    ClientLeaves,
+}
+
+/// A request. `body` counts, or else what it is made of.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Request {
+    pub method: Option<String>,
+    pub path: Option<String>,
+    /// `{a}` in a value stands for the address of pod a; `null` leaves a header out.
+    pub headers: BTreeMap<String, Option<String>>,
+    pub model: Option<String>,
+    /// Tokens of its messages, at 4 bytes each.
+    pub prompt_tokens: usize,
+    pub max_tokens: Option<u64>,
+    pub stream: bool,
+    /// Messages that the prompt is cut into.
+    pub messages: Option<usize>,
+    /// The body as it is.
+    pub body: Option<String>,
+    /// Only so many bytes of the body arrive before its end.
+    pub cut_bytes: Option<usize>,
+    /// No content-length is declared.
+    pub chunked: bool,
+}
+
+/// One or several.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum OneOf {
+    One(String),
+    Several(Vec<String>),
+}
+
+impl OneOf {
+    /// Is it one of these?
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        match self {
+            Self::One(one) => one == name,
+            Self::Several(all) => all.iter().any(|one| one == name),
+        }
+    }
+}
+
+/// What must have happened to a request. Absent = anything.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Expect {
+    /// The first pod of the list.
+    pub pod: Option<OneOf>,
+    /// Not the first pod of the list.
+    pub not: Option<OneOf>,
+    /// The pod that served it after retries.
+    pub served_by: Option<String>,
+    /// Status that the client got.
+    pub status: Option<u16>,
+    /// `x-berth-reason` of a reply.
+    pub reason: Option<String>,
+    /// Why it was passed.
+    pub pass: Option<String>,
+    /// Parts of `x-berth-decision`.
+    pub why: Vec<String>,
+    /// Not in it.
+    pub why_not: Vec<String>,
+    /// Headers as the pod gets them; `null` = absent. Not checked on the core.
+    pub upstream: BTreeMap<String, Option<String>>,
+    /// Requests of a burst: pod -> least and most that go there.
+    pub between: BTreeMap<String, [u32; 2]>,
+}
+
+/// A file that is no scenario.
+#[derive(Debug)]
+pub struct Broken(String);
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Lines that a file may have.
+const LINES_MAX: usize = 60;
+
+impl Scenario {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn read(file: &Path) -> Result<Self, Broken> {
+        let broken = |error: String| Broken(format!("{}: {error}", file.display()));
+        let text = fs::read_to_string(file).map_err(|error| broken(error.to_string()))?;
+        if text.lines().count() > LINES_MAX {
+            return Err(broken(format!("more than {LINES_MAX} lines: two stories?")));
+        }
+        let scenario: Self = serde_json::from_str(&text).map_err(|error| broken(error.to_string()))?;
+        scenario.check().map_err(broken)?;
+        Ok(scenario)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.runs.is_empty() {
+            return Err("it runs nowhere".to_owned());
+        }
+        if !self.pool.is_empty() && !self.pools.is_empty() {
+            return Err("pool and pools".to_owned());
+        }
+        for (number, step) in (1..).zip(&self.steps) {
+            let kinds = [
+                step.wait_ms.is_some(),
+                step.set.is_some(),
+                step.service.is_some(),
+                step.request.is_some(),
+                step.finish.is_some(),
+                step.log.is_some(),
+            ];
+            if kinds.iter().filter(|kind| **kind).count() != 1 {
+                return Err(format!(
+                    "step {number} must be exactly one of wait_ms, set, service, request, finish, log"
+                ));
+            }
+            for name in step
+                .set
+                .iter()
+                .flatten()
+                .map(|(name, _)| name)
+                .chain(step.expect.names())
+            {
+                if !self.pods.contains_key(name) {
+                    return Err(format!("step {number}: there is no pod {name}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The config document, with each pod at the address that `address` gives.
+    pub fn document(&self, address: impl Fn(&str) -> String) -> Value {
+        let mut pools = Vec::new();
+        let all = || self.pods.keys().cloned().collect::<Vec<_>>();
+        let only = BTreeMap::from([("pods".to_owned(), self.pool.clone())]);
+        for (name, keys) in if self.pools.is_empty() { &only } else { &self.pools } {
+            let mut pool = keys.clone();
+            let pods: Vec<String> = match pool.remove("pods") {
+                Some(names) => serde_json::from_value(names).unwrap_or_default(),
+                None => all(),
+            };
+            let pods: Vec<String> = pods.iter().map(|pod| address(pod)).collect();
+            pool.insert("name".to_owned(), json!(name));
+            let discovery = match self.discovery {
+                Discovery::Static => json!({"static": pods}),
+                Discovery::EnvoyAdmin => json!({"envoy_admin": {"cluster": name}}),
+            };
+            pool.insert("discovery".to_owned(), discovery);
+            pools.push(Value::Object(pool));
+        }
+        let mut document = self.top.clone();
+        document.insert("pools".to_owned(), Value::Array(pools));
+        Value::Object(document)
+    }
+}
+
+impl Expect {
+    /// Pods that it names.
+    fn names(&self) -> impl Iterator<Item = &String> {
+        let lists = [&self.pod, &self.not].into_iter().flatten().flat_map(|one| match one {
+            OneOf::One(name) => std::slice::from_ref(name),
+            OneOf::Several(names) => names.as_slice(),
+        });
+        lists.chain(&self.served_by).chain(self.between.keys())
+    }
+}
+
+/// Every file of tests/scenarios, sorted, with its name.
+///
+/// # Errors
+/// The first file that is no scenario, or that has no business there.
+pub fn all() -> Result<Vec<(String, Scenario)>, Broken> {
+    let folder = crate::root().join("tests/scenarios");
+    let entries = fs::read_dir(&folder).map_err(|error| Broken(error.to_string()))?;
+    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    files.sort();
+    let mut scenarios = Vec::new();
+    for file in files {
+        let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        match file.extension().and_then(|extension| extension.to_str()) {
+            Some("json") => scenarios.push((name, Scenario::read(&file)?)),
+            Some("md") => {}
+            _ => return Err(Broken(format!("{} is no scenario", file.display()))),
+        }
+    }
+    Ok(scenarios)
+}
+
+impl Request {
+    /// The body's bytes.
+    #[must_use]
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = match &self.body {
+            Some(body) => body.clone().into_bytes(),
+            None if self.method.as_deref().is_some_and(|method| method != "POST") => Vec::new(),
+            None => self.made().into_bytes(),
+        };
+        bytes.truncate(self.cut_bytes.unwrap_or(usize::MAX));
+        bytes
+    }
+
+    /// Messages first and the model last, as many clients write it.
+    fn made(&self) -> String {
+        let messages = self.messages.unwrap_or(1).max(1);
+        let each = "word".repeat(self.prompt_tokens.max(1) / messages);
+        let message = json!({"role": "user", "content": each});
+        let mut members = vec![format!("\"messages\":{}", Value::Array(vec![message; messages]))];
+        if let Some(most) = self.max_tokens {
+            members.push(format!("\"max_tokens\":{most}"));
+        }
+        if self.stream {
+            members.push("\"stream\":true".to_owned());
+        }
+        if let Some(model) = &self.model {
+            members.push(format!("\"model\":{}", json!(model)));
+        }
+        format!("{{{}}}", members.join(","))
+    }
+
+    /// Pseudo headers first.
+    pub fn head(&self, address: impl Fn(&str) -> Option<String>) -> Vec<(String, String)> {
+        let text = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let mut head = vec![
+            text(":method", self.method.as_deref().unwrap_or("POST")),
+            text(":path", self.path.as_deref().unwrap_or("/v1/chat/completions")),
+            text(":authority", "models.example"),
+        ];
+        let body = self.bytes();
+        let mut others = BTreeMap::new();
+        if !body.is_empty() {
+            others.insert("content-type".to_owned(), Some("application/json".to_owned()));
+            if !self.chunked {
+                others.insert("content-length".to_owned(), Some(body.len().to_string()));
+            }
+        }
+        others.extend(
+            self.headers
+                .iter()
+                .map(|(name, value)| (name.to_ascii_lowercase(), value.clone())),
+        );
+        for (name, value) in others {
+            if let Some(value) = value {
+                head.push((name, filled(&value, &address)));
+            }
+        }
+        head
+    }
+}
+
+/// `{a}` -> the address of pod a.
+fn filled(text: &str, address: impl Fn(&str) -> Option<String>) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('{') {
+        out.push_str(before);
+        match after
+            .split_once('}')
+            .and_then(|(name, more)| Some((address(name)?, more)))
+        {
+            Some((address, more)) => {
+                out.push_str(&address);
+                rest = more;
+            }
+            None => {
+                out.push('{');
+                rest = after;
+            }
+        }
+    }
+    out + rest
+}

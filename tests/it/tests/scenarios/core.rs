@@ -1,0 +1,325 @@
+//! The core as a proxy: the crates' own poller and views over shared data in memory, no wasm.
+//!
+//! What the glue does between host calls is done here in the same order, and nothing else.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use berth_filter_routing::decision::{Action, explain};
+use berth_filter_routing::header;
+use berth_filter_routing::ledger::Outcome;
+use berth_filter_routing::request::{BodyReader, Facts, Head, HeadVerdict, NoPrompt, PassReason, classify};
+use berth_filter_routing::view::{self, Steering, View};
+use berth_shared_state::config::Config;
+use berth_shared_state::limits::TICK;
+use berth_shared_state::names;
+use berth_shared_state::poll::{Call, CallId, Effect, Event, Poller, Response, Target};
+use berth_shared_state::store::{MemoryStore, SharedData};
+use berth_shared_state::units::{Millis, UnixMillis};
+use berth_tests_it::page::Page;
+use berth_tests_it::play::{Proxy, Seen, WORKERS};
+use berth_tests_it::scenario::{Life, Request, Scenario, Then};
+use berth_tests_it::world::{Attempt, Shared, World};
+
+use super::{LATENCY_MILLIS, START_MILLIS, address, document};
+
+/// See the module.
+pub struct Core {
+    config: Rc<Config>,
+    world: Shared,
+    store: MemoryStore,
+    now: UnixMillis,
+    /// One per pool; none while the service is dead.
+    pollers: Vec<Poller>,
+    refresh: Vec<bool>,
+    /// Answers under way: when, and which call of which pool.
+    due: BTreeMap<(UnixMillis, u64), (usize, CallId, Page)>,
+    calls: u64,
+    views: Vec<View>,
+    flights: BTreeMap<u64, Flight>,
+    log: Vec<String>,
+}
+
+struct Flight {
+    worker: usize,
+    attempt: Attempt,
+    streams: bool,
+    answered: bool,
+}
+
+impl Core {
+    /// The scenario's proxy, with its first pages read if there is a service.
+    pub fn new(scenario: &Scenario) -> Result<Self, String> {
+        let (_, config) = document(scenario)?;
+        let config = Rc::new(config);
+        let world = World::new(scenario, START_MILLIS as f64 / 1000.0, address)?;
+        let view = |worker| View::new(Rc::clone(&config), worker, worker);
+        let mut core = Self {
+            world: Rc::new(RefCell::new(world)),
+            store: MemoryStore::default(),
+            now: UnixMillis(START_MILLIS),
+            pollers: Vec::new(),
+            refresh: vec![false; config.pools.len()],
+            due: BTreeMap::new(),
+            calls: 0,
+            views: (1..=WORKERS as u64).map(view).collect(),
+            flights: BTreeMap::new(),
+            log: Vec::new(),
+            config,
+        };
+        if !scenario.without_service {
+            core.service(Life::Starts);
+        }
+        Ok(core)
+    }
+
+    fn tick(&mut self) {
+        for pool in 0..self.pollers.len() {
+            if std::mem::take(&mut self.refresh[pool]) {
+                self.poll(pool, Event::RefreshModels);
+            }
+            self.poll(pool, Event::Tick);
+        }
+        for view in &mut self.views {
+            view.tick(&self.store, self.now);
+        }
+    }
+
+    fn poll(&mut self, pool: usize, event: Event<'_>) {
+        let name = &self.config.pools[pool].name;
+        for effect in self.pollers[pool].on(event, self.now) {
+            match effect {
+                Effect::Call(call) => {
+                    let (after, page) = answer(&self.world.borrow(), name, &call, self.now);
+                    self.calls += 1;
+                    self.due.insert((self.now + after, self.calls), (pool, call.id, page));
+                }
+                Effect::Publish { bytes } => {
+                    self.store
+                        .set(&names::table_key(name), &bytes, None)
+                        .expect("memory takes any write");
+                }
+                Effect::Log { text, .. } => self.log.push(format!("pool {name}: {text}")),
+                Effect::Count { .. } => {}
+            }
+        }
+    }
+
+    fn answered(&mut self, (pool, call, page): (usize, CallId, Page)) {
+        let (status, body) = match page {
+            Page::Answer(status, body) => (status, body),
+            Page::Refused => (
+                503,
+                "upstream connect error or disconnect/reset before headers".to_owned(),
+            ),
+            Page::Silent => (504, "upstream request timeout".to_owned()),
+        };
+        let outcome = Ok(Response {
+            status,
+            body: body.as_bytes(),
+            ..Response::default()
+        });
+        if pool < self.pollers.len() {
+            self.poll(pool, Event::Answer { call, outcome });
+        }
+    }
+}
+
+/// What a call gets, and when.
+fn answer(world: &World, pool: &str, call: &Call, now: UnixMillis) -> (Millis, Page) {
+    let seconds = now.since(UnixMillis(START_MILLIS)).0 as f64 / 1000.0;
+    let page = match call.target {
+        Target::Discovery => Page::Answer(200, world.clusters(pool)),
+        Target::Metrics(pod) | Target::Models(pod) => world.get(&pod.to_string(), &call.path, seconds),
+    };
+    let after = if page == Page::Silent {
+        call.timeout
+    } else {
+        Millis(LATENCY_MILLIS)
+    };
+    (after, page)
+}
+
+/// What the glue makes of a request's head and body.
+fn read(head: &[(String, String)], body: &[u8], hold: usize) -> Result<Facts, PassReason> {
+    let headers: Vec<(&str, &[u8])> = head
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_bytes()))
+        .collect();
+    let head = Head {
+        headers: &headers,
+        end_of_stream: body.is_empty(),
+    };
+    match classify(&head, hold) {
+        HeadVerdict::Pass(reason) => Err(reason),
+        HeadVerdict::TooLarge(api) => Ok(BodyReader::json(api).facts()),
+        HeadVerdict::Hold(mut reader) if body.len() >= hold => {
+            reader.feed(&body[..hold], &mut NoPrompt);
+            Ok(reader.facts())
+        }
+        HeadVerdict::Hold(mut reader) => {
+            reader.feed(body, &mut NoPrompt);
+            Ok(reader.finish())
+        }
+    }
+}
+
+impl Proxy for Core {
+    const SHOWS_UPSTREAM: bool = false;
+
+    fn wait(&mut self, millis: u64) {
+        let until = self.now + Millis(millis);
+        loop {
+            let tick = UnixMillis((self.now.0 / TICK.0 + 1) * TICK.0);
+            let answer = self.due.first_key_value().map(|((at, _), _)| *at);
+            let next = answer.map_or(tick, |at| at.min(tick));
+            if next > until {
+                self.now = until;
+                return;
+            }
+            self.now = next;
+            if answer == Some(next) {
+                let (_, due) = self.due.pop_first().expect("it is there");
+                self.answered(due);
+            } else {
+                self.tick();
+            }
+        }
+    }
+
+    fn set(&mut self, pod: &str, keys: &serde_json::Value) -> Result<(), String> {
+        self.world.borrow_mut().set(pod, keys)
+    }
+
+    fn service(&mut self, life: Life) {
+        self.due.clear();
+        self.pollers = match life {
+            Life::Dies => Vec::new(),
+            Life::Starts => self
+                .config
+                .pools
+                .iter()
+                .map(|pool| Poller::new(pool, self.config.epoch, 7))
+                .collect(),
+        };
+    }
+
+    fn send(&mut self, id: u64, worker: usize, request: &Request) -> Seen {
+        let body = request.bytes();
+        let head = request.head(|pod| self.world.borrow().address(pod));
+        let headers = head.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+        let steering = Steering::from_headers(&self.config.trust, headers);
+        let view = &mut self.views[worker];
+        let facts = read(&head, &body, self.config.body.hold_bytes).and_then(|facts| {
+            let lacks = view.lacks_model(&facts, &steering);
+            if lacks {
+                Err(PassReason::BodyTooLarge)
+            } else {
+                Ok(facts)
+            }
+        });
+        let facts = match facts {
+            Ok(facts) => facts,
+            Err(reason) => {
+                return Seen {
+                    pass: Some(reason.as_str().to_owned()),
+                    ..Seen::default()
+                };
+            }
+        };
+        let asked = view::Request {
+            id,
+            facts: &facts,
+            steering: &steering,
+            in_full: true,
+        };
+        let decision = view.decide(&self.store, &asked, self.now);
+        if decision.refresh_models
+            && let Some(pool) = self.config.pools.iter().position(|pool| pool.name == decision.why.pool)
+        {
+            self.refresh[pool] = true;
+        }
+        let mut seen = Seen {
+            why: header::decision(&decision),
+            table: explain::table(&decision.why),
+            ..Seen::default()
+        };
+        match decision.action {
+            Action::Pass(reason) => seen.pass = Some(reason.as_str().to_owned()),
+            Action::Reply(refusal) => {
+                seen.status = Some(refusal.status);
+                seen.reason = Some(refusal.reason.as_str().to_owned());
+            }
+            Action::Route { endpoints, .. } => {
+                seen.list = endpoints
+                    .iter()
+                    .map(|pod| self.world.borrow().name(&pod.to_string()))
+                    .collect();
+                let attempt = self
+                    .world
+                    .borrow()
+                    .walk(&seen.list)
+                    .expect("routed to the scenario's pods");
+                self.fly(id, worker, request.stream, attempt, &mut seen);
+            }
+        }
+        seen
+    }
+
+    fn go_on(&mut self, id: u64, then: Then) {
+        let Some(mut flight) = self.flights.remove(&id) else {
+            return;
+        };
+        let (view, store, now) = (&mut self.views[flight.worker], &self.store, self.now);
+        let Attempt {
+            pod,
+            attempts,
+            status,
+            says,
+        } = flight.attempt.clone();
+        if then == Then::ClientLeaves {
+            self.world.borrow_mut().count(&pod, false);
+            return view.on_end(store, id, Outcome::Abandoned, now);
+        }
+        if !flight.answered {
+            flight.answered = true;
+            let serving = self.world.borrow().address(&pod).and_then(|at| at.parse().ok());
+            view.on_upstream(store, id, serving.expect("an address"), Some(attempts), now);
+            view.on_first_byte(store, id, status, flight.streams && status == 200, now);
+        }
+        if then == Then::FirstToken {
+            self.flights.insert(id, flight);
+        } else {
+            self.world.borrow_mut().count(&pod, false);
+            view.on_end(store, id, Outcome::of_status(status, says.contains("context")), now);
+        }
+    }
+
+    fn log(&self) -> Vec<String> {
+        self.log.clone()
+    }
+}
+
+impl Core {
+    /// The request is with a pod, or no pod could be reached.
+    fn fly(&mut self, id: u64, worker: usize, streams: bool, attempt: Attempt, seen: &mut Seen) {
+        if attempt.status == 0 {
+            seen.status = Some(503);
+            let last = self.world.borrow().address(&attempt.pod).and_then(|at| at.parse().ok());
+            let (view, now) = (&mut self.views[worker], self.now);
+            view.on_upstream(&self.store, id, last.expect("an address"), Some(attempt.attempts), now);
+            return view.on_end(&self.store, id, Outcome::Unreachable, now);
+        }
+        seen.status = Some(attempt.status);
+        seen.served_by = Some(attempt.pod.clone());
+        self.world.borrow_mut().count(&attempt.pod, true);
+        let flight = Flight {
+            worker,
+            attempt,
+            streams,
+            answered: false,
+        };
+        self.flights.insert(id, flight);
+    }
+}

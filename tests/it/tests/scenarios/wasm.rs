@@ -1,0 +1,297 @@
+//! The wasm artifacts as a proxy: two workers and a service in the Proxy-Wasm host, under its virtual clock.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use berth_shared_state::limits::PODS_MAX;
+use berth_shared_state::names;
+use berth_tests_host::{
+    Answer, Callout, FailurePolicy, Headers, Host, MetricKind, Plugin, PluginId, Settings, Stream, Thread,
+};
+use berth_tests_it::artifact;
+use berth_tests_it::page::Page;
+use berth_tests_it::play::{Proxy, Seen, WORKERS};
+use berth_tests_it::scenario::{Life, Request, Scenario, Then};
+use berth_tests_it::world::{Attempt, Shared, World};
+
+use super::{LATENCY_MILLIS, START_MILLIS, address, document};
+
+/// The vm_id that filter and service share.
+pub const VM_ID: &str = "berth";
+/// Bytes of a body that arrive at once.
+const CHUNK: usize = 64 << 10;
+
+/// See the module.
+pub struct Wasm {
+    pub host: Host,
+    pub filter: PluginId,
+    pub service: Option<PluginId>,
+    pub world: Shared,
+    document: String,
+    flights: BTreeMap<u64, Flight>,
+}
+
+struct Flight {
+    stream: Stream,
+    attempt: Attempt,
+    streams: bool,
+    answered: bool,
+}
+
+/// A plugin of Berth as the rendered configuration has it.
+pub fn plugin(name: &str, root_id: &str, document: &str) -> Plugin {
+    Plugin {
+        root_id: root_id.to_owned(),
+        vm_id: VM_ID.to_owned(),
+        allow_on_headers_stop_iteration: true,
+        failure_policy: FailurePolicy::Reload,
+        ..Plugin::new(name, document)
+    }
+}
+
+/// An empty proxy process.
+pub fn process() -> Host {
+    let mut host = Host::new(Settings {
+        workers: WORKERS,
+        start: Duration::from_millis(START_MILLIS),
+        ..Settings::default()
+    });
+    host.add_cluster(names::SCRAPE_CLUSTER);
+    host.add_cluster(names::ADMIN_CLUSTER);
+    host
+}
+
+impl Wasm {
+    /// The scenario's proxy.
+    pub fn of(scenario: &Scenario) -> Result<Self, String> {
+        let (document, config) = document(scenario)?;
+        let world = World::new(scenario, START_MILLIS as f64 / 1000.0, address)?;
+        let world = Rc::new(RefCell::new(world));
+        let mut host = process();
+        let (answering, pool) = (Rc::clone(&world), config.pools[0].name.clone());
+        host.on_callout(move |callout| answer(&answering.borrow(), &pool, callout));
+        let filter = host.add_filter(
+            &artifact("berth_filter.wasm"),
+            plugin("filter", names::ROOT_FILTER, &document),
+        );
+        let mut wasm = Self {
+            filter: filter.map_err(|error| format!("{error:#}"))?,
+            host,
+            service: None,
+            world,
+            document,
+            flights: BTreeMap::new(),
+        };
+        if !scenario.without_service {
+            wasm.service(Life::Starts);
+        }
+        Ok(wasm)
+    }
+
+    /// Counters of passed requests.
+    fn passed(&self) -> BTreeMap<String, u64> {
+        let counters = self
+            .host
+            .metrics()
+            .into_iter()
+            .filter(|(kind, _)| *kind == MetricKind::Counter);
+        let passed = counters.filter_map(|(_, name)| {
+            let (_, reason) = name
+                .split_once(".passed.")
+                .or_else(|| name.split_once("berth.passed."))?;
+            Some((reason.to_owned(), self.host.counter(&name).unwrap_or(0)))
+        });
+        let mut sums = BTreeMap::new();
+        for (reason, count) in passed {
+            *sums.entry(reason).or_default() += count;
+        }
+        sums
+    }
+
+    /// A stream through the filter: its head and body have arrived.
+    pub fn open(&mut self, worker: usize, request: &Request) -> Stream {
+        let (stream, body) = (self.host.open(self.filter, worker), request.bytes());
+        let head = request.head(|pod| self.world.borrow().address(pod));
+        stream.request_headers(&mut self.host, headers(&head), body.is_empty());
+        let mut rest = body.as_slice();
+        while !rest.is_empty() && !stream.is_refused() {
+            let (piece, more) = rest.split_at(rest.len().min(CHUNK));
+            stream.request_body(&mut self.host, piece, more.is_empty());
+            rest = more;
+        }
+        stream
+    }
+}
+
+fn headers(pairs: &[(String, String)]) -> Headers {
+    let mut headers = Headers::default();
+    for (name, value) in pairs {
+        headers.add(name, value.as_str());
+    }
+    headers
+}
+
+/// What a callout gets.
+fn answer(world: &World, pool: &str, callout: &Callout) -> Answer {
+    let seconds = (callout.at.as_millis() as f64 - START_MILLIS as f64) / 1000.0;
+    let pod = callout.headers.get(names::ORIGINAL_DST_HOST).unwrap_or_default();
+    let path = callout.headers.get(":path").unwrap_or_default();
+    let page = match callout.cluster.as_str() {
+        names::ADMIN_CLUSTER => Page::Answer(200, world.clusters(pool)),
+        _ => world.get(pod, path, seconds),
+    };
+    let answer = match page {
+        Page::Answer(status, body) => Answer::reply(status, body),
+        Page::Refused => Answer::ConnectFailure { after: Duration::ZERO },
+        Page::Silent => Answer::Silence,
+    };
+    answer.after(Duration::from_millis(LATENCY_MILLIS))
+}
+
+impl Proxy for Wasm {
+    const SHOWS_UPSTREAM: bool = true;
+
+    fn wait(&mut self, millis: u64) {
+        self.host.advance(Duration::from_millis(millis));
+    }
+
+    fn set(&mut self, pod: &str, keys: &serde_json::Value) -> Result<(), String> {
+        self.world.borrow_mut().set(pod, keys)
+    }
+
+    fn service(&mut self, life: Life) {
+        match (life, self.service) {
+            (Life::Dies, Some(service)) => self.host.kill(service, Thread::Main),
+            (Life::Dies, None) => {}
+            (Life::Starts, _) => {
+                let plugin = plugin("service", names::ROOT_SERVICE, &self.document);
+                let service = self.host.add_service(&artifact("berth_service.wasm"), plugin);
+                self.service = Some(service.expect("the service starts"));
+            }
+        }
+    }
+
+    fn send(&mut self, id: u64, worker: usize, request: &Request) -> Seen {
+        let before = self.passed();
+        let stream = self.open(worker, request);
+        let pass = self
+            .passed()
+            .into_iter()
+            .find(|(reason, count)| before.get(reason).unwrap_or(&0) < count);
+        let mut seen = Seen {
+            pass: pass.map(|(reason, _)| reason),
+            why: stream
+                .filter_state("wasm.berth")
+                .map_or_else(String::new, |why| String::from_utf8_lossy(&why).into()),
+            ..Seen::default()
+        };
+        if stream.is_refused() {
+            let sent = stream.downstream().unwrap_or_default();
+            seen.status = stream.status().map(|status| status as u16);
+            seen.reason = sent.headers.get(names::REASON).map(str::to_owned);
+            return seen;
+        }
+        let Some(upstream) = stream.upstream() else {
+            seen.why.push_str(" (held for ever)");
+            return seen;
+        };
+        let text = |(name, value): (&str, &[u8])| (name.to_owned(), String::from_utf8_lossy(value).into_owned());
+        seen.upstream = upstream.headers.iter().map(text).collect();
+        let list = upstream
+            .headers
+            .get(names::DESTINATION_ENDPOINT)
+            .map(|list| list.split(',').take(PODS_MAX));
+        seen.list = list
+            .into_iter()
+            .flatten()
+            .map(|at| self.world.borrow().name(at))
+            .collect();
+        let attempt = self.world.borrow().walk(&seen.list);
+        match attempt {
+            Some(attempt) => self.fly(id, stream, request.stream, attempt, &mut seen),
+            None => stream.respond(&mut self.host, 200, [("content-type", "application/json")], b"{}"),
+        }
+        seen
+    }
+
+    fn go_on(&mut self, id: u64, then: Then) {
+        let Some(mut flight) = self.flights.remove(&id) else {
+            return;
+        };
+        let (stream, host) = (flight.stream.clone(), &mut self.host);
+        let Attempt { pod, status, says, .. } = flight.attempt.clone();
+        if then == Then::ClientLeaves {
+            self.world.borrow_mut().count(&pod, false);
+            stream.set_property(&["response", "code_details"], "downstream_remote_disconnect");
+            return stream.reset(host);
+        }
+        if !flight.answered {
+            flight.answered = true;
+            let kind = if flight.streams && status == 200 {
+                "text/event-stream"
+            } else {
+                "application/json"
+            };
+            let head = [(":status", status.to_string()), ("content-type", kind.to_owned())];
+            let mut headers = Headers::default();
+            head.into_iter().for_each(|(name, value)| headers.add(name, value));
+            stream.response_headers(host, headers, false);
+            let body = if says.is_empty() { "data: {}\n\n" } else { &says };
+            stream.response_body(host, body.as_bytes(), false);
+        }
+        if then == Then::FirstToken {
+            self.flights.insert(id, flight);
+        } else {
+            self.world.borrow_mut().count(&pod, false);
+            stream.response_body(host, b"", true);
+        }
+    }
+
+    fn log(&self) -> Vec<String> {
+        self.host.log().into_iter().map(|line| line.text).collect()
+    }
+
+    /// The host had nothing to complain of: no trap, no misuse.
+    fn sound(&self) -> Result<(), String> {
+        let log = self.host.log();
+        let complaints = log
+            .iter()
+            .filter(|line| line.from_host && !line.text.contains("killed by the test"));
+        let complaints: Vec<_> = complaints
+            .map(|line| format!("{:?}: {}", line.thread, line.text))
+            .collect();
+        if complaints.is_empty() {
+            Ok(())
+        } else {
+            Err(complaints.join("\n"))
+        }
+    }
+}
+
+impl Wasm {
+    /// The request is with a pod, or no pod could be reached and the proxy says so.
+    fn fly(&mut self, id: u64, stream: Stream, streams: bool, attempt: Attempt, seen: &mut Seen) {
+        let at = self.world.borrow().address(&attempt.pod).expect("a pod");
+        stream.set_property(&["upstream", "address"], at);
+        stream.set_number_property(&["upstream", "request_attempt_count"], attempt.attempts.into());
+        if attempt.status == 0 {
+            seen.status = Some(503);
+            let details = "upstream_reset_before_response_started{remote_connection_failure}";
+            stream.set_property(&["response", "code_details"], details);
+            let kind = [("content-type", "text/plain")];
+            return stream.respond(&mut self.host, 503, kind, b"upstream connect error");
+        }
+        seen.status = Some(attempt.status);
+        seen.served_by = Some(attempt.pod.clone());
+        self.world.borrow_mut().count(&attempt.pod, true);
+        let flight = Flight {
+            stream,
+            attempt,
+            streams,
+            answered: false,
+        };
+        self.flights.insert(id, flight);
+    }
+}

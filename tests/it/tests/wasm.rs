@@ -1,0 +1,336 @@
+//! What only the artifacts can show: the proxy's body flag, deaths of VMs, foreign bytes in shared data,
+//! configurations that are not valid, and how quiet Berth is.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use berth_shared_state::limits::LEDGER_VIEW_SILENT;
+use berth_shared_state::names;
+use berth_tests_host::{Headers, Host, LogLevel, PluginId, Step, Stream, Thread};
+use berth_tests_it::artifact;
+use berth_tests_it::play::{Proxy, Seen};
+use berth_tests_it::scenario::{Request, Scenario, Then};
+use serde_json::{Value, json};
+
+use crate::scenarios::wasm::{VM_ID, Wasm, plugin, process};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// A proxy in front of these pods, its pages read.
+fn proxy(pods: &Value) -> Wasm {
+    let mut wasm = unread(pods, json!({}));
+    wasm.wait(1500);
+    wasm
+}
+
+fn unread(pods: &Value, more: Value) -> Wasm {
+    let mut file = json!({"story": "", "runs": ["wasm"], "pods": pods, "steps": []});
+    if let (Value::Object(file), Value::Object(more)) = (&mut file, more) {
+        file.extend(more);
+    }
+    let scenario: Scenario = serde_json::from_value(file).expect("a scenario");
+    Wasm::of(&scenario).expect("it starts")
+}
+
+fn tokens(prompt: usize) -> Request {
+    Request {
+        prompt_tokens: prompt,
+        stream: true,
+        ..Request::default()
+    }
+}
+
+fn head() -> Headers {
+    let head = [
+        (":method", "POST"),
+        (":path", "/v1/chat/completions"),
+        (":authority", "models.example"),
+        ("content-type", "application/json"),
+    ];
+    Headers::from(head)
+}
+
+const BODY: &[u8] = br#"{"messages": [{"role": "user", "content": "hello"}]}"#;
+
+/// The pods that a request may go to, as addresses.
+fn destination(stream: &Stream) -> Option<String> {
+    stream
+        .upstream()?
+        .headers
+        .get(names::DESTINATION_ENDPOINT)
+        .map(str::to_owned)
+}
+
+fn logged(host: &Host, level: LogLevel, text: &str) -> usize {
+    host.log()
+        .iter()
+        .filter(|line| line.level == level && line.text.contains(text))
+        .count()
+}
+
+/// A proxy without the flag that delivers bodies while headers are held.
+fn without_flag() -> (Host, PluginId) {
+    let mut host = process();
+    let document = r#"{"pools": [{"name": "pods", "discovery": {"static": ["10.0.0.1:8000"]}}]}"#;
+    let mut plugin = plugin("filter", names::ROOT_FILTER, document);
+    plugin.allow_on_headers_stop_iteration = false;
+    let filter = host
+        .add_filter(&artifact("berth_filter.wasm"), plugin)
+        .expect("it starts");
+    (host, filter)
+}
+
+#[test]
+fn without_the_body_flag_requests_are_let_go_and_the_log_has_the_remedy() {
+    let (mut host, filter) = without_flag();
+    let stream = host.open(filter, 0);
+    assert_eq!(stream.request_headers(&mut host, head(), false), Step::PauseAll);
+    assert_eq!(stream.request_body(&mut host, BODY, true), Step::NotCalled);
+    host.advance(450 * MS);
+    assert!(stream.is_held(), "a slow upload looks the same for half a second");
+    host.advance(200 * MS);
+    assert_eq!(stream.upstream().expect("it went on").body, BODY);
+    assert_eq!(destination(&stream), None);
+    assert_eq!(host.counter("berth.passed.no-body-hold"), Some(1));
+    assert_eq!(host.gauge("berth.no_body_hold"), Some(1));
+    assert_eq!(
+        logged(&host, LogLevel::Error, "allow_on_headers_stop_iteration: true"),
+        1
+    );
+
+    let next = host.open(filter, 0);
+    assert_eq!(
+        next.request_headers(&mut host, head(), false),
+        Step::Continue,
+        "nothing is held any more"
+    );
+    assert_eq!(host.counter("berth.passed.no-body-hold"), Some(2));
+}
+
+#[test]
+fn a_slow_upload_is_just_slow_once_the_flag_is_proven() {
+    let mut wasm = proxy(&json!({"a": {}}));
+    assert_eq!(wasm.send(1, 0, &tokens(10)).list, ["a"]);
+    let stream = wasm.host.open(wasm.filter, 0);
+    assert_eq!(stream.request_headers(&mut wasm.host, head(), false), Step::Pause);
+    wasm.wait(20_000);
+    assert!(stream.is_held());
+    stream.request_body(&mut wasm.host, BODY, true);
+    assert_eq!(destination(&stream).as_deref(), Some("10.0.0.1:8000"));
+    assert_eq!(wasm.host.gauge("berth.no_body_hold"), Some(0));
+}
+
+#[test]
+fn a_body_that_ends_with_trailers_is_decided() {
+    let mut wasm = proxy(&json!({"a": {}, "b": {"running": 9, "kv": 0.5}}));
+    let stream = wasm.host.open(wasm.filter, 0);
+    stream.request_headers(&mut wasm.host, head(), false);
+    assert_eq!(stream.request_body(&mut wasm.host, BODY, false), Step::Pause);
+    stream.request_trailers(&mut wasm.host, [("x-checksum", "1")]);
+    assert_eq!(destination(&stream).as_deref(), Some("10.0.0.1:8000,10.0.0.2:8000"));
+    let sent = stream.upstream().expect("it went on");
+    assert_eq!((sent.body.as_slice(), sent.trailers.is_some()), (BODY, true));
+}
+
+#[test]
+fn a_body_in_single_bytes_is_decided_at_its_end() {
+    let mut wasm = proxy(&json!({"a": {}}));
+    let stream = wasm.host.open(wasm.filter, 0);
+    stream.request_headers(&mut wasm.host, head(), false);
+    for (index, byte) in BODY.iter().enumerate() {
+        assert!(stream.is_held(), "after {index} bytes");
+        stream.request_body(&mut wasm.host, &[*byte], false);
+    }
+    stream.request_body(&mut wasm.host, b"", true);
+    assert_eq!(destination(&stream).as_deref(), Some("10.0.0.1:8000"));
+}
+
+#[test]
+fn requests_of_a_worker_that_died_are_forgotten_and_it_works_again() {
+    let mut wasm = proxy(&json!({"a": {}, "b": {"running": 6, "kv": 0.4}}));
+    for id in 0..8 {
+        let seen = wasm.send(id, 0, &tokens(4000));
+        assert!(seen.served_by.is_some());
+    }
+    let first = |seen: &Seen| seen.list.first().cloned();
+    // Four or more of them are at a: 2,000 ms of queue.
+    let probe = |wasm: &mut Wasm, id| wasm.send(id, 1, &tokens(10));
+    let before = probe(&mut wasm, 100);
+    assert!(cost(&before) > 1000, "worker 1 sees what worker 0 sent: {}", before.why);
+    wasm.go_on(100, Then::Done);
+    wasm.host.kill(wasm.filter, Thread::Worker(0));
+    wasm.wait(LEDGER_VIEW_SILENT.0 + 500);
+    let after = probe(&mut wasm, 101);
+    assert_eq!(first(&after).as_deref(), Some("a"));
+    assert!(cost(&after) < 100, "the dead worker's requests are gone: {}", after.why);
+    wasm.go_on(101, Then::Done);
+    assert!(wasm.host.is_failed(wasm.filter, Thread::Worker(0)));
+    let anew = wasm.send(102, 0, &tokens(10));
+    assert_eq!(first(&anew).as_deref(), Some("a"), "a new VM decides by the same table");
+    assert!(!wasm.host.is_failed(wasm.filter, Thread::Worker(0)));
+}
+
+/// The cost in a decision, in milliseconds.
+fn cost(seen: &Seen) -> u64 {
+    let cost = seen.why.split(';').find_map(|part| part.strip_prefix("cost="));
+    cost.and_then(|cost| cost.parse().ok())
+        .unwrap_or_else(|| panic!("no cost in {:?}", seen.why))
+}
+
+#[test]
+fn a_service_that_takes_over_keeps_the_table_readable() {
+    let mut wasm = proxy(&json!({"a": {}, "b": {"running": 9, "kv": 0.5}}));
+    wasm.service(berth_tests_it::scenario::Life::Dies);
+    wasm.wait(1000);
+    wasm.service(berth_tests_it::scenario::Life::Starts);
+    for id in 0..30 {
+        wasm.wait(50);
+        assert_eq!(
+            wasm.send(id, 0, &tokens(100)).list,
+            ["a", "b"],
+            "{} ms after the change",
+            50 * (id + 1)
+        );
+        wasm.go_on(id, Then::Done);
+    }
+}
+
+#[track_caller]
+fn check_foreign_table(bytes: &[u8]) {
+    let mut wasm = unread(&json!({"a": {}}), json!({"without_service": true}));
+    wasm.host.set_shared_data(VM_ID, &names::table_key("pods"), bytes);
+    assert_eq!(wasm.send(1, 0, &tokens(10)).pass.as_deref(), Some("no-table"));
+    wasm.wait(200);
+    assert_eq!(wasm.host.counter("berth.tables_unreadable"), Some(1));
+    wasm.service(berth_tests_it::scenario::Life::Starts);
+    wasm.wait(1500);
+    assert_eq!(wasm.send(2, 0, &tokens(10)).list, ["a"], "the next table is read");
+    wasm.sound().expect("no trap");
+}
+
+#[test]
+fn foreign_bytes_for_a_table_are_no_table() {
+    let good = proxy(&json!({"a": {}}))
+        .host
+        .shared_data(VM_ID, &names::table_key("pods"))
+        .expect("a table")
+        .0;
+    let changed = |at: usize| {
+        let mut bytes = good.clone();
+        bytes[at] ^= 1;
+        bytes
+    };
+    check_foreign_table(b"garbage");
+    check_foreign_table(&[0xff; 4096]);
+    check_foreign_table(&good[..good.len() - 1]);
+    for at in [0, 4, 6, 8, 12, 19, good.len() - 1] {
+        check_foreign_table(&changed(at));
+    }
+}
+
+#[test]
+fn foreign_bytes_for_a_ledger_are_no_ledger() {
+    for bytes in [&b"garbage"[..], b"", &[0xff; 4096]] {
+        let mut wasm = proxy(&json!({"a": {}, "b": {}}));
+        let key = names::ledger_key("pods");
+        wasm.host.set_shared_data(VM_ID, &key, bytes);
+        let first = wasm.send(1, 0, &tokens(1000));
+        let second = wasm.send(2, 1, &tokens(1000));
+        assert_ne!(
+            first.list.first(),
+            second.list.first(),
+            "the ledger was written anew and read"
+        );
+        assert_ne!(wasm.host.shared_data(VM_ID, &key).expect("a ledger").0, bytes);
+        wasm.sound().expect("no trap");
+    }
+}
+
+#[test]
+fn keys_are_few_and_carry_project_schema_and_pool() {
+    let mut wasm = proxy(&json!({"a": {}}));
+    wasm.send(1, 0, &tokens(10));
+    assert_eq!(
+        wasm.host.shared_data_keys(VM_ID),
+        ["berth/1/pods/ledger", "berth/1/pods/table"]
+    );
+}
+
+#[test]
+fn a_bad_config_is_refused_with_every_mistake_in_the_log() {
+    let document = r#"{"pools": [{"name": "Llama", "discovery": {"static": ["host:80"]}, "colour": 1}]}"#;
+    for file in ["berth_filter.wasm", "berth_service.wasm"] {
+        let mut host = process();
+        let plugin = plugin("berth", names::ROOT_FILTER, document);
+        let refused = match file {
+            "berth_filter.wasm" => host.add_filter(&artifact(file), plugin),
+            _ => host.add_service(&artifact(file), plugin),
+        };
+        let error = format!("{:#}", refused.expect_err("not valid"));
+        assert!(error.contains("proxy_on_configure returned false"), "{error}");
+        for path in ["pools[0].name", "pools[0].discovery.static[0]", "pools[0].colour"] {
+            assert_eq!(
+                logged(&host, LogLevel::Error, &format!("configuration: {path}: ")),
+                1,
+                "{file}: {path}"
+            );
+        }
+    }
+}
+
+#[test]
+fn configuring_touches_nothing_outside() {
+    let wasm = unread(&json!({"a": {}}), json!({}));
+    assert_eq!(wasm.host.callouts().len(), 0, "hosts configure more VMs than they keep");
+    assert_eq!(wasm.host.shared_data_keys(VM_ID), [""; 0]);
+    let counted: Vec<_> = wasm.host.metrics();
+    assert!(
+        counted
+            .iter()
+            .all(|(_, name)| wasm.host.counter(name).unwrap_or(0) == 0),
+        "{counted:?}"
+    );
+}
+
+#[test]
+fn only_the_service_calls_pods_once_per_interval_each() {
+    let mut wasm = unread(&json!({"a": {}, "b": {}, "c": {}}), json!({}));
+    wasm.wait(60_000);
+    let mut calls: BTreeMap<(String, String), u32> = BTreeMap::new();
+    for call in wasm.host.callouts() {
+        assert_eq!((call.plugin.as_str(), call.thread), ("service", Thread::Main));
+        let text = |name| call.headers.get(name).unwrap_or_default().to_owned();
+        *calls
+            .entry((text(names::ORIGINAL_DST_HOST), text(":path")))
+            .or_default() += 1;
+    }
+    assert_eq!(calls.len(), 6);
+    for ((pod, path), count) in calls {
+        let expected = if path == "/metrics" { 58..=62 } else { 5..=8 };
+        assert!(
+            expected.contains(&count),
+            "{count} calls of {path} at {pod} in a minute"
+        );
+    }
+}
+
+#[test]
+fn a_pod_that_answers_slowly_gets_no_second_call_meanwhile() {
+    let mut wasm = unread(&json!({"a": {"page": "silent", "models_page": "silent"}}), json!({}));
+    for _ in 0..300 {
+        wasm.wait(50);
+        assert!(wasm.host.open_callouts() <= 2, "one call of each page");
+    }
+}
+
+#[test]
+fn an_idle_proxy_writes_no_ledger() {
+    let mut wasm = proxy(&json!({"a": {}}));
+    wasm.send(1, 0, &tokens(10));
+    wasm.go_on(1, Then::Done);
+    wasm.wait(15_000);
+    let key = names::ledger_key("pods");
+    let before = wasm.host.shared_data(VM_ID, &key);
+    wasm.wait(60_000);
+    assert_eq!(wasm.host.shared_data(VM_ID, &key), before);
+}

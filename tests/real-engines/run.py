@@ -1,0 +1,255 @@
+#!/usr/bin/env python3
+"""Berth in front of real model servers: what happens, as a report.
+
+Not in CI: it needs two vLLM servers with runtime LoRA updating and, if given, a llama.cpp server, all serving the base
+model under one name. It sends a bounded number of requests, to loopback or to the pods named, and then stops.
+
+  scripts/build
+  tests/real-engines/run.py --vllm 127.0.0.1:18400 127.0.0.1:18401 --llamacpp 127.0.0.1:18410 --model base \\
+      --adapter fr=/path/to/lora --kill 'command that ends the second vLLM' --start 'command that starts it again'
+"""
+import argparse, collections, http.client, json, os, random, signal, statistics, subprocess, sys, tempfile, threading, time
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
+GATEWAY, ADMIN = ("127.0.0.1", 18080), ("127.0.0.1", 19901)
+
+
+def post(address, path, body, stream=False, timeout=120):
+    """One POST: (status, headers, body text, seconds to the first body byte, seconds in all)."""
+    started = time.monotonic()
+    connection = http.client.HTTPConnection(*address, timeout=timeout)
+    try:
+        connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+        answer = connection.getresponse()
+        first = answer.read(1)
+        at_first = time.monotonic() - started
+        rest = first + answer.read()
+        return answer.status, dict(answer.getheaders()), rest.decode(errors="replace"), at_first, time.monotonic() - started
+    except (OSError, http.client.HTTPException) as error:
+        return 0, {}, repr(error), 0.0, time.monotonic() - started
+    finally:
+        connection.close()
+
+
+def get(address, path):
+    connection = http.client.HTTPConnection(*address, timeout=10)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().read().decode()
+    finally:
+        connection.close()
+
+
+def chat(model, words, tokens, stream, address=GATEWAY):
+    text = " ".join(random.choice(("alpha", "beta", "gamma", "delta")) for _ in range(words))
+    body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": tokens, "stream": stream, "ignore_eos": True}
+    return post(address, "/v1/chat/completions", body, stream)
+
+
+def pod_of(headers):
+    decision = headers.get("x-berth-decision", "")
+    return next((part[4:] for part in decision.split(";") if part.startswith("pod=")), decision or "?")
+
+
+def counter(pod, name):
+    total = 0.0
+    for line in get(pod, "/metrics").splitlines():
+        if line.startswith(name):
+            total += float(line.rsplit(" ", 1)[1])
+    return total
+
+
+class Envoy:
+    """Envoy with Berth, or the same without."""
+
+    def __init__(self, config, *more):
+        self.folder = tempfile.mkdtemp(prefix="berth-real-")
+        path = os.path.join(self.folder, "berth.json")
+        with open(path, "w") as file:
+            json.dump(config, file)
+        yaml = subprocess.run(
+            [f"{ROOT}/dist/berth", "render", "envoy", "--config", path, "--wasm", f"{ROOT}/dist",
+             "--listen", "%s:%d" % GATEWAY, "--admin", "%s:%d" % ADMIN, *more], check=True, capture_output=True, text=True).stdout
+        with open(os.path.join(self.folder, "envoy.yaml"), "w") as file:
+            file.write(yaml)
+        binary = subprocess.run([f"{ROOT}/scripts/envoy"], check=True, capture_output=True, text=True).stdout.strip()
+        self.log = open(os.path.join(self.folder, "envoy.log"), "w")
+        self.process = subprocess.Popen(
+            [binary, "-c", os.path.join(self.folder, "envoy.yaml"), "--concurrency", "2", "--disable-hot-restart",
+             "-l", "warning", "--component-log-level", "wasm:info"], stderr=self.log, stdout=self.log)
+        wait("Envoy", lambda: get(ADMIN, "/ready").startswith("LIVE"), 60)
+
+    def stats(self, part):
+        return [line for line in get(ADMIN, f"/stats?filter={part}").splitlines() if not line.endswith(": 0")]
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait()
+
+
+def wait(what, probe, seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            if probe():
+                return seconds - (end - time.monotonic())
+        except (OSError, http.client.HTTPException):
+            pass
+        time.sleep(0.1)
+    sys.exit(f"waited {seconds} s for {what}")
+
+
+class Traffic:
+    """Base-model requests in the background until stopped; keeps what came back."""
+
+    def __init__(self, model, threads, words=60, tokens=40):
+        self.answers, self.running = [], True
+        self.threads = [threading.Thread(target=self.loop, args=(model, words, tokens, n)) for n in range(threads)]
+        for thread in self.threads:
+            thread.start()
+
+    def loop(self, model, words, tokens, n):
+        turn = n
+        while self.running:
+            turn += 1
+            status, headers, text, first, _ = chat(model, words, tokens, stream=turn % 5 < 3)
+            self.answers.append((time.monotonic(), status, pod_of(headers), first, text))
+
+    def stop(self):
+        self.running = False
+        for thread in self.threads:
+            thread.join()
+        return self.answers
+
+
+def heading(text):
+    print(f"\n## {text}\n", flush=True)
+
+
+def spread(answers):
+    return dict(sorted(collections.Counter(f"{status} {pod}" for _, status, pod, *_ in answers).items()))
+
+
+def load(model, clients, each, words, tokens):
+    """`clients` at once, `each` streams one after the other: seconds to first token of all."""
+    firsts, bad, lock = [], collections.Counter(), threading.Lock()
+
+    def client():
+        for _ in range(each):
+            status, _, _, first, _ = chat(model, words, tokens, stream=True)
+            with lock:
+                firsts.append(first) if status == 200 else bad.update([status])
+
+    started = time.monotonic()
+    threads = [threading.Thread(target=client) for _ in range(clients)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    firsts.sort()
+    return {"requests": len(firsts), "bad": dict(bad), "seconds": round(time.monotonic() - started, 1),
+            "ttft mean s": round(statistics.mean(firsts), 2), "ttft p50 s": round(firsts[len(firsts) // 2], 2),
+            "ttft p90 s": round(firsts[int(len(firsts) * 0.9)], 2), "ttft max s": round(firsts[-1], 2)}
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--vllm", nargs=2, required=True)
+    arguments.add_argument("--llamacpp")
+    arguments.add_argument("--model", required=True)
+    arguments.add_argument("--adapter", required=True, help="NAME=PATH, loaded at run time")
+    arguments.add_argument("--static-adapter", help="an adapter that the first vLLM was started with")
+    arguments.add_argument("--kill", help="shell command that ends the second vLLM")
+    arguments.add_argument("--start", help="shell command that starts it again, in the background")
+    args = arguments.parse_args()
+    split = lambda text: (text.rsplit(":", 1)[0], int(text.rsplit(":", 1)[1]))
+    first, second = map(split, args.vllm)
+    every = [*args.vllm, *([args.llamacpp] if args.llamacpp else [])]
+    config = {"pools": [{"name": "real", "discovery": {"static": every}}], "status": {"decision_header": True}}
+    envoy = Envoy(config)
+    time.sleep(3)
+
+    heading("Chat and streams")
+    answers = Traffic(args.model, 4)
+    time.sleep(15)
+    answers = answers.stop()
+    print(f"{len(answers)} answers in 15 s: {spread(answers)}")
+    print("not 200:", [(status, pod, text[:120]) for _, status, pod, _, text in answers if status != 200])
+
+    if args.static_adapter:
+        heading(f"Adapter {args.static_adapter}, known to the first vLLM only")
+        got = [chat(args.static_adapter, 20, 10, True) for _ in range(6)]
+        print(collections.Counter(f"{g[0]} {pod_of(g[1])}" for g in got))
+
+    name, path = args.adapter.split("=", 1)
+    heading(f"Adapter {name} loaded at run time while traffic flows")
+    traffic = Traffic(args.model, 3)
+    before = chat(name, 20, 10, False)
+    print(f"before: {before[0]} {before[1].get('x-berth-decision', '')[:90]}")
+    print("load:", post(second, "/v1/load_lora_adapter", {"lora_name": name, "lora_path": path})[::2][:2])
+    started = time.monotonic()
+    tries = collections.Counter()
+    while time.monotonic() - started < 30:
+        status, headers, *_ = chat(name, 20, 10, False)
+        tries[f"{status} {pod_of(headers)[:40]}"] += 1
+        if status == 200:
+            break
+        time.sleep(0.2)
+    print(f"first 200 after {time.monotonic() - started:.1f} s; tries: {dict(tries)}")
+    got = [chat(name, 20, 10, turn % 2 == 0) for turn in range(8)]
+    print("then:", collections.Counter(f"{g[0]} {pod_of(g[1])}" for g in got))
+    print("unload:", post(second, "/v1/unload_lora_adapter", {"lora_name": name})[::2][:2])
+    started = time.monotonic()
+    tries = collections.Counter()
+    while time.monotonic() - started < 30:
+        status, headers, text, *_ = chat(name, 20, 10, False)
+        who = "Berth" if "x-berth-reason" in headers else "engine"
+        tries[f"{status} by {who}"] += 1
+        if status == 404 and who == "Berth":
+            break
+        time.sleep(0.5)
+    print(f"after unloading, {time.monotonic() - started:.1f} s: {dict(tries)}")
+    answers = traffic.stop()
+    print("other traffic meanwhile:", spread(answers))
+    print("not 200:", [(status, pod, text[:120]) for _, status, pod, _, text in answers if status != 200])
+
+    heading("KV pressure: Berth and round robin under the same load")
+    pressure = dict(model=args.model, clients=14, each=4, words=700, tokens=500)
+    preempted = lambda: [counter(pod, "vllm:num_preemptions_total") for pod in (first, second)]
+    at = preempted()
+    print("Berth:      ", load(**pressure), "preemptions", [b - a for a, b in zip(at, preempted())])
+    print("\n".join(envoy.stats("wasmcustom.berth.pool")))
+    envoy.stop()
+    plain = Envoy(config, "--without-berth")
+    at = preempted()
+    print("round robin:", load(**pressure), "preemptions", [b - a for a, b in zip(at, preempted())])
+    plain.stop()
+
+    if args.kill and args.start:
+        heading("The second vLLM is killed under traffic, and started again")
+        envoy = Envoy(config)
+        time.sleep(3)
+        traffic = Traffic(args.model, 4)
+        time.sleep(6)
+        killed = time.monotonic()
+        subprocess.run(args.kill, shell=True, check=False)
+        time.sleep(12)
+        restarted = time.monotonic()
+        subprocess.Popen(args.start, shell=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        wait("the second vLLM", lambda: get(second, "/health") == "", 300)
+        healthy = time.monotonic()
+        time.sleep(15)
+        answers = traffic.stop()
+        late = [(at - killed, status, text) for at, status, _, _, text in answers if at > killed and status != 200]
+        print(f"before the kill: {spread([a for a in answers if a[0] <= killed])}")
+        print(f"pod dead:        {spread([a for a in answers if killed < a[0] <= healthy])}")
+        print(f"pod back:        {spread([a for a in answers if a[0] > healthy])}")
+        print(f"not 200 after the kill: {[(round(at, 1), status, text[:80]) for at, status, text in late]}")
+        back = [at - healthy for at, status, pod, *_ in answers if at > healthy and pod == args.vllm[1]]
+        print(f"dead for {healthy - killed:.0f} s; first answer from it {back[0] if back else float('nan'):.1f} s after /health was 200 again")
+        print("\n".join(envoy.stats("wasmcustom.berth")))
+        with open(envoy.log.name) as log:
+            print("\nEnvoy's log:\n" + "".join(line for line in log if "wasm log" in line)[-3000:])
+        envoy.stop()
+
+
+if __name__ == "__main__":
+    main()
