@@ -105,7 +105,10 @@ pub fn finish(mut jobs: Vec<Job>, seed: u64) -> Vec<Job> {
         job.prompt.retain(|segment| segment.tokens > 0);
         job.prompt_tokens = job.prompt.iter().map(|segment| segment.tokens).sum();
         job.output_tokens = job.output_tokens.max(1);
-        let answer = job.answer.map(|id| Segment { id, tokens: job.output_tokens });
+        let answer = job.answer.map(|id| Segment {
+            id,
+            tokens: job.output_tokens,
+        });
         let whole: Vec<Segment> = job.prompt.iter().copied().chain(answer).collect();
         job.chain = of_segments(&whole, ENGINE_BLOCK);
         let every = (PEER_BLOCK / ENGINE_BLOCK) as usize;
@@ -116,7 +119,11 @@ pub fn finish(mut jobs: Vec<Job>, seed: u64) -> Vec<Job> {
         job.streams = rng.unit() >= NOT_STREAMING;
         if rng.unit() < BOUNDED {
             let skip = rng.below(2) as usize;
-            job.bound = BOUNDS.iter().filter(|bound| **bound >= job.output_tokens).nth(skip).copied();
+            job.bound = BOUNDS
+                .iter()
+                .filter(|bound| **bound >= job.output_tokens)
+                .nth(skip)
+                .copied();
         }
     }
     sort(jobs)
@@ -127,7 +134,11 @@ fn sort(jobs: Vec<Job>) -> Vec<Job> {
     order.sort_by_key(|index| jobs[*index].at);
     let mut place = vec![0; jobs.len()];
     order.iter().enumerate().for_each(|(new, old)| place[*old] = new);
-    let mut jobs: Vec<(usize, Job)> = jobs.into_iter().enumerate().map(|(old, job)| (place[old], job)).collect();
+    let mut jobs: Vec<(usize, Job)> = jobs
+        .into_iter()
+        .enumerate()
+        .map(|(old, job)| (place[old], job))
+        .collect();
     jobs.sort_by_key(|(new, _)| *new);
     let renamed = |(_, mut job): (usize, Job)| {
         job.after = job.after.map(|old| place[old]);
@@ -142,7 +153,12 @@ mod tests {
 
     fn job(at: Micros, segments: &[(u64, u32)]) -> Job {
         let prompt = segments.iter().map(|&(id, tokens)| Segment { id, tokens }).collect();
-        Job { at, prompt, output_tokens: 5, ..Job::default() }
+        Job {
+            at,
+            prompt,
+            output_tokens: 5,
+            ..Job::default()
+        }
     }
 
     #[test]
@@ -152,15 +168,28 @@ mod tests {
         assert_eq!((jobs[0].chain.len(), common(&jobs[0].chain, &jobs[1].chain)), (12, 8));
         assert_eq!((jobs[0].blocks.len(), common(&jobs[0].blocks, &jobs[1].blocks)), (3, 2));
         let bodies: Vec<_> = jobs.iter().map(|job| job.body("m", 4.0)).collect();
-        let text = |body: &[u8]| String::from_utf8(body.to_vec()).unwrap().split("content\":\"").nth(1).unwrap().to_owned();
+        let text = |body: &[u8]| {
+            String::from_utf8(body.to_vec())
+                .unwrap()
+                .split("content\":\"")
+                .nth(1)
+                .unwrap()
+                .to_owned()
+        };
         let (one, other) = (text(&bodies[0]), text(&bodies[1]));
         assert_eq!(one.len(), 192 * 4 + 4);
-        assert_eq!(one.bytes().zip(other.bytes()).take_while(|(a, b)| a == b).count() / 4, 128);
+        assert_eq!(
+            one.bytes().zip(other.bytes()).take_while(|(a, b)| a == b).count() / 4,
+            128
+        );
     }
 
     #[test]
     fn jobs_are_in_order_of_time_and_still_follow_the_right_one() {
-        let follower = Job { after: Some(0), ..job(30, &[(1, 16)]) };
+        let follower = Job {
+            after: Some(0),
+            ..job(30, &[(1, 16)])
+        };
         let jobs = finish(vec![job(20, &[(1, 16)]), follower, job(10, &[(2, 16)])], 1);
         assert_eq!(jobs.iter().map(|job| job.at).collect::<Vec<_>>(), [10, 20, 30]);
         assert_eq!(jobs[2].after, Some(1));

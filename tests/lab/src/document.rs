@@ -53,7 +53,10 @@ impl Document<'_> {
             section("What each term is worth", &format!("{ABLATION}{ablation}"));
         }
         for family in Family::ALL {
-            section(&format!("All numbers: {}", family.name()), report::details(self.main, family).trim_start());
+            section(
+                &format!("All numbers: {}", family.name()),
+                report::details(self.main, family).trim_start(),
+            );
         }
         text
     }
@@ -62,7 +65,9 @@ impl Document<'_> {
     #[must_use]
     pub fn text(&self) -> String {
         let seeds: Vec<String> = self.plan.seeds.iter().map(u64::to_string).collect();
-        let mut text = HEAD.replace("{command}", &self.command).replace("{seeds}", &seeds.join(", "));
+        let mut text = HEAD
+            .replace("{command}", &self.command)
+            .replace("{seeds}", &seeds.join(", "));
         text.push_str(&self.tables());
         text.push_str("\n## Plots\n\n");
         for (name, _) in self.plots() {

@@ -1,7 +1,7 @@
 //! The pods of a run: engines, and what goes wrong with them.
 
 use berth_tests_simulator::engine::{Adapter, Counters, Engine, EngineConfig, Gauges, Micros, StepReport};
-use berth_tests_simulator::page::{Page, Pinned};
+use berth_tests_simulator::page::Page;
 
 /// Discovery notices a dead pod after this time: a readiness probe every 5 s that must fail twice.
 pub const DEATH_NOTICED_AFTER: Micros = 10_000_000;
@@ -9,17 +9,28 @@ pub const DEATH_NOTICED_AFTER: Micros = 10_000_000;
 /// Unix seconds at virtual time 0: LoRA clocks and start times on pages need a date.
 pub const EPOCH_SECONDS: u64 = 1_790_000_000;
 
-/// Something that goes wrong.
+/// Something that goes wrong with a pod.
 #[derive(Debug, Clone, Copy)]
-pub enum Fault {
-    /// From then on every step of this pod takes so many times longer.
-    Slow { pod: usize, at: Micros, factor: f64 },
+pub struct Fault {
+    /// Its number.
+    pub pod: usize,
+    /// When.
+    pub at: Micros,
+    /// What.
+    pub kind: FaultKind,
+}
+
+/// What can go wrong.
+#[derive(Debug, Clone, Copy)]
+pub enum FaultKind {
+    /// From then on every step takes so many times longer.
+    Slow(f64),
     /// From then on its metrics page shows the state at that time.
-    Freeze { pod: usize, at: Micros },
+    Freeze,
     /// It joins the pool then, with a metrics port that nobody answers.
-    JoinUnread { pod: usize, at: Micros },
+    JoinUnread,
     /// It dies then and starts anew so much later. Discovery drops it after [`DEATH_NOTICED_AFTER`].
-    Die { pod: usize, at: Micros, back_after: Micros },
+    Die(Micros),
 }
 
 /// What one look at a pod's metrics shows.
@@ -89,7 +100,11 @@ impl Pod {
             return Some(frozen.clone());
         }
         let gauges = self.engine.gauges(now).clone();
-        Some(Scrape { gauges, counters: *self.engine.counters(), started: self.started })
+        Some(Scrape {
+            gauges,
+            counters: *self.engine.counters(),
+            started: self.started,
+        })
     }
 
     /// The text of a page with this reading.
@@ -105,7 +120,10 @@ impl Pod {
     pub fn observe(&mut self, report: &StepReport) {
         if let Some(page) = &mut self.page {
             page.observe(report);
-            let finished = report.events.iter().filter(|event| matches!(event.kind, berth_tests_simulator::engine::EventKind::Finished(_)));
+            let finished = report
+                .events
+                .iter()
+                .filter(|event| matches!(event.kind, berth_tests_simulator::engine::EventKind::Finished(_)));
             finished.for_each(|_| page.count_end(true));
         }
     }
@@ -119,7 +137,10 @@ impl Pod {
     /// Totals over all its lives.
     #[must_use]
     pub fn totals(&self) -> (Counters, u64) {
-        (add(self.before, *self.engine.counters()), self.loads_before + self.engine.adapter_loads())
+        (
+            add(self.before, *self.engine.counters()),
+            self.loads_before + self.engine.adapter_loads(),
+        )
     }
 
     fn die(&mut self) {
@@ -135,7 +156,6 @@ impl Pod {
         if self.page.is_some() {
             let at = EPOCH_SECONDS as f64 + now as f64 / 1e6;
             self.page = Some(Page::new(&self.config, BASE_MODEL, at, 1.0));
-            self.page.iter_mut().for_each(|page| page.pin(Pinned::default(), now));
         }
     }
 }
@@ -169,9 +189,9 @@ pub struct Fleet {
 /// A step in the life of a pod.
 #[derive(Debug, Clone, Copy)]
 pub enum Turn {
-    /// See [`Fault::Slow`].
+    /// See [`FaultKind::Slow`].
     Slow(usize, f64),
-    /// See [`Fault::Freeze`].
+    /// See [`FaultKind::Freeze`].
     Freeze(usize),
     /// Discovery shows the pod.
     Join(usize),
@@ -190,22 +210,24 @@ impl Fleet {
         (0..self.pods.len()).filter(|pod| self.pods[*pod].listed).collect()
     }
 
-    /// When each fault does what. Pods that join later are hidden at once.
-    pub fn turns(&mut self, faults: &[Fault]) -> Vec<(Micros, Turn)> {
+    /// When each fault does what; `scale` stretches the times. Pods that join later are hidden at once.
+    pub fn turns(&mut self, faults: &[Fault], scale: f64) -> Vec<(Micros, Turn)> {
+        let scaled = |time: Micros| (time as f64 * scale) as Micros;
         let mut turns = Vec::new();
-        for fault in faults {
-            match *fault {
-                Fault::Slow { pod, at, factor } => turns.push((at, Turn::Slow(pod, factor))),
-                Fault::Freeze { pod, at } => turns.push((at, Turn::Freeze(pod))),
-                Fault::JoinUnread { pod, at } => {
+        for Fault { pod, at, kind } in faults {
+            let (pod, at) = (*pod, scaled(*at));
+            match *kind {
+                FaultKind::Slow(factor) => turns.push((at, Turn::Slow(pod, factor))),
+                FaultKind::Freeze => turns.push((at, Turn::Freeze(pod))),
+                FaultKind::JoinUnread => {
                     self.pods[pod].listed = false;
                     self.pods[pod].readable = false;
                     turns.push((at, Turn::Join(pod)));
                 }
-                Fault::Die { pod, at, back_after } => {
+                FaultKind::Die(back_after) => {
                     turns.push((at, Turn::Die(pod)));
                     turns.push((at + DEATH_NOTICED_AFTER, Turn::Drop(pod)));
-                    turns.push((at + back_after, Turn::Start(pod)));
+                    turns.push((at + scaled(back_after), Turn::Start(pod)));
                 }
             }
         }

@@ -10,8 +10,18 @@ use clap::Parser;
 use std::path::PathBuf;
 
 /// Terms of Berth's cost, for the ablation.
-const TERMS: [&str; 9] = ["queue", "prefill", "harm", "memory", "adapter", "overdue", "failed", "stuck", "uncertainty"];
-/// The ablation and the references run on this part of the requests.
+const TERMS: [&str; 9] = [
+    "queue",
+    "prefill",
+    "harm",
+    "memory",
+    "adapter",
+    "overdue",
+    "failed",
+    "stuck",
+    "uncertainty",
+];
+/// The references run on this part of the requests: the lookahead is slow.
 const PART: f64 = 0.25;
 
 /// Compares routing policies over simulated pods, in virtual time.
@@ -60,7 +70,12 @@ fn main() -> Result<()> {
     } else {
         extras(&plan, scenarios, &traces)
     };
-    let document = document::Document { command: command(), plan: &plan, main: &main, extras: &extras };
+    let document = document::Document {
+        command: command(),
+        plan: &plan,
+        main: &main,
+        extras: &extras,
+    };
     println!("{}", document.tables());
     if let Some(folder) = &arguments.write {
         write(folder, &document)?;
@@ -71,9 +86,15 @@ fn main() -> Result<()> {
 fn plan(arguments: &Arguments) -> Result<Plan> {
     let wanted = |arm: &Arm| {
         let name = arm.name().to_lowercase();
-        *arm == Arm::Greedy || arguments.arms.is_empty() || arguments.arms.iter().any(|part| name.contains(&part.to_lowercase()))
+        *arm == Arm::Greedy
+            || arguments.arms.is_empty()
+            || arguments.arms.iter().any(|part| name.contains(&part.to_lowercase()))
     };
-    let arms = Arm::ALL.into_iter().filter(|arm| *arm != Arm::Lookahead).filter(wanted).collect();
+    let arms = Arm::ALL
+        .into_iter()
+        .filter(|arm| *arm != Arm::Lookahead)
+        .filter(wanted)
+        .collect();
     let (seeds, size) = match arguments.quick {
         true => (arguments.seeds.iter().copied().take(1).collect(), arguments.size * 0.1),
         false => (arguments.seeds.clone(), arguments.size),
@@ -81,12 +102,21 @@ fn plan(arguments: &Arguments) -> Result<Plan> {
     if seeds.is_empty() {
         bail!("--seeds names no seed");
     }
-    Ok(Plan { seeds, arms, size, threads: arguments.threads, without: arguments.without.clone() })
+    Ok(Plan {
+        seeds,
+        arms,
+        size,
+        threads: arguments.threads,
+        without: arguments.without.clone(),
+    })
 }
 
 fn chosen(only: &[String]) -> Result<Vec<Scenario>> {
     let fits = |scenario: &Scenario| {
-        only.is_empty() || only.iter().any(|part| scenario.name.contains(part) || scenario.family.name().contains(part))
+        only.is_empty()
+            || only
+                .iter()
+                .any(|part| scenario.name.contains(part) || scenario.family.name().contains(part))
     };
     let scenarios: Vec<Scenario> = catalogue().into_iter().filter(fits).collect();
     if scenarios.is_empty() {
@@ -98,28 +128,53 @@ fn chosen(only: &[String]) -> Result<Vec<Scenario>> {
 
 /// The load sweep, the references and the ablation, on one seed.
 fn extras(plan: &Plan, scenarios: Vec<Scenario>, traces: &Traces) -> document::Extras {
-    let one = Plan { seeds: plan.seeds.iter().copied().take(1).collect(), ..plan.clone() };
+    let one = Plan {
+        seeds: plan.seeds.iter().copied().take(1).collect(),
+        ..plan.clone()
+    };
     let sweep = timed("load sweep", || {
-        let run = |(clients, load, scenario): (&'static str, f64, Scenario)| (clients, load, study(vec![scenario], &one, traces));
+        let run = |(clients, load, scenario): (&'static str, f64, Scenario)| {
+            (clients, load, study(vec![scenario], &one, traces))
+        };
         load_sweep().into_iter().map(run).collect()
     });
-    let small = Plan { size: plan.size * PART, ..one };
-    let both = Plan { arms: vec![Arm::Greedy, Arm::Lookahead], ..small.clone() };
-    let looked: Vec<Scenario> = scenarios.iter().filter(|scenario| scenario.lookahead).cloned().collect();
+    let small = Plan {
+        size: plan.size * PART,
+        ..one.clone()
+    };
+    let both = Plan {
+        arms: vec![Arm::Greedy, Arm::Lookahead],
+        ..small
+    };
+    let looked: Vec<Scenario> = scenarios
+        .iter()
+        .filter(|scenario| scenario.lookahead)
+        .cloned()
+        .collect();
     let references = timed("references", || study(looked, &both, traces));
-    let alone = Plan { arms: vec![Arm::Berth], ..small };
+    let alone = Plan {
+        arms: vec![Arm::Berth],
+        ..one
+    };
     let several = |scenario: &Scenario| !scenario.family.is_about_berth_alone() && scenario.family != Family::Pods64;
     let several: Vec<Scenario> = scenarios.into_iter().filter(several).collect();
     let ablation = timed("ablation", || {
         let full = study(several.clone(), &alone, traces);
         let run = |term: &&str| {
-            let plan = Plan { without: vec![(*term).to_owned()], ..alone.clone() };
+            let plan = Plan {
+                without: vec![(*term).to_owned()],
+                ..alone.clone()
+            };
             ((*term).to_owned(), study(several.clone(), &plan, traces))
         };
         let runs: Vec<(String, Results)> = TERMS.iter().map(run).collect();
         report::ablation(&full, &runs)
     });
-    document::Extras { sweep, references: Some(references), ablation: Some(ablation) }
+    document::Extras {
+        sweep,
+        references: Some(references),
+        ablation: Some(ablation),
+    }
 }
 
 fn timed<T>(what: &str, run: impl FnOnce() -> T) -> T {

@@ -18,8 +18,16 @@ pub fn short(config: &EngineConfig, scrape: &Scrape) -> String {
     };
     line("num_requests_running", "", gauges.running.into());
     line("num_requests_waiting", "", scrape.waiting().into());
-    line("num_requests_waiting_by_reason", r#",reason="capacity""#, gauges.waiting_capacity.into());
-    line("num_requests_waiting_by_reason", r#",reason="deferred""#, gauges.waiting_deferred.into());
+    line(
+        "num_requests_waiting_by_reason",
+        r#",reason="capacity""#,
+        gauges.waiting_capacity.into(),
+    );
+    line(
+        "num_requests_waiting_by_reason",
+        r#",reason="deferred""#,
+        gauges.waiting_deferred.into(),
+    );
     line("engine_sleep_state", r#",sleep_state="awake""#, 1.0);
     line("kv_cache_usage_perc", "", gauges.kv_usage);
     let tokens = u64::from(config.num_gpu_blocks) * u64::from(config.block_size);
@@ -34,7 +42,11 @@ pub fn short(config: &EngineConfig, scrape: &Scrape) -> String {
     line("prompt_tokens_total", "", counters.prompt_tokens as f64);
     line("prompt_tokens_cached_total", "", counters.cached_prompt_tokens as f64);
     line("generation_tokens_total", "", counters.generation_tokens as f64);
-    line("request_success_total", r#",finished_reason="stop""#, counters.finished as f64);
+    line(
+        "request_success_total",
+        r#",finished_reason="stop""#,
+        counters.finished as f64,
+    );
     let started = EPOCH_SECONDS as f64 + scrape.started as f64 / 1e6;
     let _ = writeln!(text, "process_start_time_seconds {started:?}");
     if config.max_loras > 0 && !(gauges.at == 0 && gauges.adapters.is_empty()) {

@@ -46,24 +46,44 @@ impl Axis {
         }
         let high = high.log10().ceil();
         let low = low.min(1e9).log10().floor().max(high - 6.0).min(high - 1.0);
-        Self { label, log: true, range: (10f64.powf(low), 10f64.powf(high)) }
+        Self {
+            label,
+            log: true,
+            range: (10f64.powf(low), 10f64.powf(high)),
+        }
     }
 
     /// Where a value stands, 0 to 1.
     fn place(&self, value: f64) -> f64 {
         let (low, high) = self.range;
         let value = value.clamp(low, high);
-        if self.log { (value / low).log10() / (high / low).log10() } else { (value - low) / (high - low) }
+        if self.log {
+            (value / low).log10() / (high / low).log10()
+        } else {
+            (value - low) / (high - low)
+        }
     }
 
     fn ticks(&self) -> Vec<(f64, String)> {
         let (low, high) = self.range;
         if !self.log {
-            return (0..=4).map(|n| low + (high - low) * f64::from(n) / 4.0).map(|value| (value, format!("{value:.2}"))).collect();
+            return (0..=4)
+                .map(|n| low + (high - low) * f64::from(n) / 4.0)
+                .map(|value| (value, format!("{value:.2}")))
+                .collect();
         }
         let (first, last) = (low.log10().round() as i32, high.log10().round() as i32);
-        let name = |value: f64| if value >= 1000.0 { format!("{} s", value / 1000.0) } else { format!("{value} ms") };
-        (first..=last).map(|power| 10f64.powi(power)).map(|value| (value, name(value))).collect()
+        let name = |value: f64| {
+            if value >= 1000.0 {
+                format!("{} s", value / 1000.0)
+            } else {
+                format!("{value} ms")
+            }
+        };
+        (first..=last)
+            .map(|power| 10f64.powi(power))
+            .map(|value| (value, name(value)))
+            .collect()
     }
 }
 
@@ -98,7 +118,10 @@ pub fn figure(title: &str, panels: &[Panel], x: impl Fn(&Panel) -> Axis, y: impl
     let columns = COLUMNS.min(panels.len().max(1));
     let rows = panels.len().div_ceil(columns);
     let cell = (PANEL.0 + MARGIN.0 + 24.0, PANEL.1 + MARGIN.1 * 2.0);
-    let (width, height) = (cell.0 * columns as f64 + 190.0, (cell.1 * rows as f64 + 40.0).max(330.0));
+    let (width, height) = (
+        cell.0 * columns as f64 + 190.0,
+        (cell.1 * rows as f64 + 40.0).max(330.0),
+    );
     let mut svg = format!(
         r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0} {height:.0}" width="{width:.0}" height="{height:.0}" font-family="sans-serif" font-size="11"><rect width="100%" height="100%" fill="#fff"/><text x="12" y="22" font-size="15">{title}</text>"##
     );
@@ -107,7 +130,10 @@ pub fn figure(title: &str, panels: &[Panel], x: impl Fn(&Panel) -> Axis, y: impl
         let top = cell.1 * (index / columns) as f64 + MARGIN.1 + 30.0;
         draw(&mut svg, panel, &x(panel), &y(panel), (left, top));
     }
-    let mut arms: Vec<Arm> = panels.iter().flat_map(|panel| panel.lines.iter().map(|line| line.arm)).collect();
+    let mut arms: Vec<Arm> = panels
+        .iter()
+        .flat_map(|panel| panel.lines.iter().map(|line| line.arm))
+        .collect();
     arms.sort_by_key(|arm| Arm::ALL.iter().position(|other| other == arm));
     arms.dedup();
     for (index, arm) in arms.into_iter().enumerate() {
@@ -157,7 +183,7 @@ fn draw(svg: &mut String, panel: &Panel, x: &Axis, y: &Axis, (left, top): (f64, 
     }
     let _ = write!(
         svg,
-        r#"<text x="{:.0}" y="{:.0}" text-anchor="middle" font-style="italic">{} ({})</text>"#,
+        r#"<text x="{:.0}" y="{:.0}" text-anchor="middle" font-style="italic">across: {}; up: {}</text>"#,
         left + width / 2.0,
         top + height + 28.0,
         x.label,
@@ -168,7 +194,11 @@ fn draw(svg: &mut String, panel: &Panel, x: &Axis, y: &Axis, (left, top): (f64, 
     lines.sort_by_key(|line| (line.arm.is_reference(), line.arm == Arm::Berth));
     for line in lines {
         let at = |(a, b): &(f64, f64)| {
-            format!("{:.1},{:.1}", left + width * x.place(*a), top + height * (1.0 - y.place(*b)))
+            format!(
+                "{:.1},{:.1}",
+                left + width * x.place(*a),
+                top + height * (1.0 - y.place(*b))
+            )
         };
         let points: Vec<String> = line.points.iter().map(at).collect();
         let _ = write!(
@@ -190,6 +220,9 @@ mod tests {
         let axis = Axis::decades("x", [30.0, 4_000.0].into_iter());
         assert_eq!(axis.range, (10.0, 10_000.0));
         assert!((axis.place(1_000.0) - 2.0 / 3.0).abs() < 1e-9);
-        assert_eq!(axis.ticks().iter().map(|tick| tick.1.as_str()).collect::<Vec<_>>(), ["10 ms", "100 ms", "1 s", "10 s"]);
+        assert_eq!(
+            axis.ticks().iter().map(|tick| tick.1.as_str()).collect::<Vec<_>>(),
+            ["10 ms", "100 ms", "1 s", "10 s"]
+        );
     }
 }

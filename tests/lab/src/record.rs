@@ -73,7 +73,8 @@ impl Record {
     }
 
     fn is_good(&self) -> bool {
-        let (Some(sent), Some(first), Some((end, End::Answered))) = (self.sent_at, self.first_token_at, self.ended) else {
+        let (Some(sent), Some(first), Some((end, End::Answered))) = (self.sent_at, self.first_token_at, self.ended)
+        else {
             return false;
         };
         let gaps = u64::from(self.output_tokens.max(2) - 1);
@@ -204,7 +205,10 @@ impl Run {
             loads: self.loads as f64,
             preemptions: self.counters.preemptions as f64,
             goodput: part(counted.iter().filter(|record| record.is_good()).count()),
-            failed: counted.iter().filter(|record| matches!(record.ended, Some((_, End::Failed)))).count() as f64,
+            failed: counted
+                .iter()
+                .filter(|record| matches!(record.ended, Some((_, End::Failed))))
+                .count() as f64,
             ttft,
         }
     }
@@ -217,7 +221,10 @@ mod tests {
     #[test]
     fn quantiles_are_nearest_ranks() {
         let values: Vec<f64> = (1..=100).map(f64::from).collect();
-        assert_eq!([0.5, 0.9, 0.99, 1.0].map(|q| quantile(&values, q)), [50.0, 90.0, 99.0, 100.0]);
+        assert_eq!(
+            [0.5, 0.9, 0.99, 1.0].map(|q| quantile(&values, q)),
+            [50.0, 90.0, 99.0, 100.0]
+        );
         assert_eq!(quantile(&[], 0.5), 0.0);
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
     }
@@ -234,15 +241,26 @@ mod tests {
 
     #[test]
     fn who_leaves_before_the_first_token_counts_with_the_wait() {
-        let mut record = Record { sent_at: Some(1_000_000), ..Record::default() };
+        let mut record = Record {
+            sent_at: Some(1_000_000),
+            ..Record::default()
+        };
         record.end(Outcome::Abandoned, 4_000_000);
-        assert_eq!((record.ttft(), record.e2e(), record.is_good()), (Some(3000.0), None, false));
+        assert_eq!(
+            (record.ttft(), record.e2e(), record.is_good()),
+            (Some(3000.0), None, false)
+        );
     }
 
     #[test]
     fn good_is_two_seconds_and_fifty_milliseconds_a_token() {
         let record = |first: Micros, end: Micros| {
-            let mut record = Record { sent_at: Some(0), first_token_at: Some(first), output_tokens: 11, ..Record::default() };
+            let mut record = Record {
+                sent_at: Some(0),
+                first_token_at: Some(first),
+                output_tokens: 11,
+                ..Record::default()
+            };
             record.end(Outcome::Success, end);
             record.is_good()
         };

@@ -20,12 +20,18 @@ const P99: Of = |figures| figures.ttft_p99;
 /// Arms of the ratio tables, in order.
 fn ranked(results: &Results) -> Vec<Arm> {
     let ran = |arm: &Arm| results.cells.iter().any(|cells| cells.contains_key(arm));
-    Arm::ALL.into_iter().filter(ran).filter(|arm| !arm.is_reference()).collect()
+    Arm::ALL
+        .into_iter()
+        .filter(ran)
+        .filter(|arm| !arm.is_reference())
+        .collect()
 }
 
 fn of_family(results: &Results, family: Family) -> impl Iterator<Item = usize> {
     let scenarios = results.scenarios.iter().enumerate();
-    scenarios.filter(move |(_, scenario)| scenario.family == family).map(|(index, _)| index)
+    scenarios
+        .filter(move |(_, scenario)| scenario.family == family)
+        .map(|(index, _)| index)
 }
 
 fn ratio(results: &Results, index: usize, arm: Arm, of: Of) -> Option<f64> {
@@ -36,7 +42,9 @@ fn ratio(results: &Results, index: usize, arm: Arm, of: Of) -> Option<f64> {
 
 /// Geometric mean over a family's scenarios.
 fn family_ratio(results: &Results, family: Family, arm: Arm, of: Of) -> Option<f64> {
-    let ratios: Option<Vec<f64>> = of_family(results, family).map(|index| ratio(results, index, arm, of)).collect();
+    let ratios: Option<Vec<f64>> = of_family(results, family)
+        .map(|index| ratio(results, index, arm, of))
+        .collect();
     let ratios = ratios.filter(|ratios| !ratios.is_empty())?;
     Some((ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len() as f64).exp())
 }
@@ -55,7 +63,10 @@ pub fn families(results: &Results) -> String {
     let arms = ranked(results);
     let mut text = String::new();
     for (title, of, aim) in [("Mean", MEAN, 0), ("p99", P99, 1)] {
-        let _ = writeln!(text, "\n**{title} time to first token, relative to clairvoyant greedy**\n");
+        let _ = writeln!(
+            text,
+            "\n**{title} time to first token, relative to clairvoyant greedy**\n"
+        );
         let heads = ["family", "aim"].into_iter().chain(arms.iter().map(|arm| arm.name()));
         let mut table = Table::new(heads);
         for family in Family::ALL.into_iter().filter(|family| !family.is_about_berth_alone()) {
@@ -71,13 +82,34 @@ pub fn families(results: &Results) -> String {
 /// Berth against the best peer, scenario by scenario.
 #[must_use]
 pub fn against_the_best(results: &Results) -> String {
-    let heads = ["scenario", "berth / greedy", "p99", "best peer", "its mean / greedy", "its p99", "goodput berth", "greedy", "best peer's"];
+    let heads = [
+        "scenario",
+        "berth / greedy",
+        "p99",
+        "best peer",
+        "its mean / greedy",
+        "its p99",
+        "goodput berth",
+        "greedy",
+        "best peer's",
+    ];
     let mut table = Table::new(heads);
-    for (index, scenario) in results.scenarios.iter().enumerate().filter(|(_, scenario)| !scenario.family.is_about_berth_alone()) {
+    for (index, scenario) in results
+        .scenarios
+        .iter()
+        .enumerate()
+        .filter(|(_, scenario)| !scenario.family.is_about_berth_alone())
+    {
         let cells = &results.cells[index];
         let peers = cells.iter().filter(|(arm, _)| arm.is_peer());
-        let Some((best, cell)) = peers.min_by(|a, b| a.1.median(MEAN).total_cmp(&b.1.median(MEAN))) else { continue };
-        let goodput = |cell: Option<&Cell>| cell.map_or("-".to_owned(), |cell| format!("{:.3}", cell.median(|figures| figures.goodput)));
+        let Some((best, cell)) = peers.min_by(|a, b| a.1.median(MEAN).total_cmp(&b.1.median(MEAN))) else {
+            continue;
+        };
+        let goodput = |cell: Option<&Cell>| {
+            cell.map_or("-".to_owned(), |cell| {
+                format!("{:.3}", cell.median(|figures| figures.goodput))
+            })
+        };
         table.row([
             scenario.name.clone(),
             shown(ratio(results, index, Arm::Berth, MEAN)),
@@ -98,7 +130,9 @@ pub fn against_the_best(results: &Results) -> String {
 pub fn alone(results: &Results, family: Family) -> String {
     let mut table = Table::new(["scenario", "TTFT mean, ms", "p99, ms", "mean / greedy", "p99 / greedy"]);
     for index in of_family(results, family) {
-        let Some(cell) = results.cells[index].get(&Arm::Berth) else { continue };
+        let Some(cell) = results.cells[index].get(&Arm::Berth) else {
+            continue;
+        };
         table.row([
             results.scenarios[index].name.clone(),
             spread(cell, MEAN),
@@ -115,7 +149,9 @@ pub fn alone(results: &Results, family: Family) -> String {
 pub fn references(results: &Results) -> String {
     let mut table = Table::new(["scenario", "greedy mean, ms", "lookahead / greedy, mean", "p99"]);
     for (index, scenario) in results.scenarios.iter().enumerate() {
-        let Some(greedy) = results.cells[index].get(&Arm::Greedy) else { continue };
+        let Some(greedy) = results.cells[index].get(&Arm::Greedy) else {
+            continue;
+        };
         let of = |of: Of| shown(ratio(results, index, Arm::Lookahead, of));
         table.row([scenario.name.clone(), number(greedy.median(MEAN)), of(MEAN), of(P99)]);
     }
@@ -125,12 +161,20 @@ pub fn references(results: &Results) -> String {
 /// Berth without a term, relative to Berth: `runs` are (term, results).
 #[must_use]
 pub fn ablation(full: &Results, runs: &[(String, Results)]) -> String {
-    let families: Vec<Family> = Family::ALL.into_iter().filter(|family| of_family(full, *family).next().is_some()).collect();
-    let heads = ["without"].into_iter().chain(families.iter().map(|family| family.name()));
+    let families: Vec<Family> = Family::ALL
+        .into_iter()
+        .filter(|family| of_family(full, *family).next().is_some())
+        .collect();
+    let heads = ["without"]
+        .into_iter()
+        .chain(families.iter().map(|family| family.name()));
     let mut table = Table::new(heads);
     for (term, results) in runs {
         let one = |family: &Family| {
-            let values: Vec<String> = [MEAN, P99].into_iter().map(|of| shown(relative(full, results, *family, of))).collect();
+            let values: Vec<String> = [MEAN, P99]
+                .into_iter()
+                .map(|of| shown(relative(full, results, *family, of)))
+                .collect();
             values.join(" / ")
         };
         table.row(std::iter::once(term.clone()).chain(families.iter().map(one)));
@@ -139,9 +183,11 @@ pub fn ablation(full: &Results, runs: &[(String, Results)]) -> String {
 }
 
 fn relative(full: &Results, without: &Results, family: Family, of: Of) -> Option<f64> {
-    let value = |results: &Results, index: usize| results.cells.get(index)?.get(&Arm::Berth).map(|cell| cell.median(of));
-    let logs: Option<Vec<f64>> =
-        of_family(full, family).map(|index| Some((value(without, index)? / value(full, index)?).ln())).collect();
+    let value =
+        |results: &Results, index: usize| results.cells.get(index)?.get(&Arm::Berth).map(|cell| cell.median(of));
+    let logs: Option<Vec<f64>> = of_family(full, family)
+        .map(|index| Some((value(without, index)? / value(full, index)?).ln()))
+        .collect();
     let logs = logs.filter(|logs| !logs.is_empty())?;
     Some((logs.iter().sum::<f64>() / logs.len() as f64).exp())
 }
@@ -154,8 +200,19 @@ pub fn details(results: &Results, family: Family) -> String {
         let scenario = &results.scenarios[index];
         let _ = writeln!(text, "\n**{}** ({})\n", scenario.name, setting(scenario));
         let heads = [
-            "arm", "TTFT mean", "p50", "p90", "p99", "E2E p50", "p99", "ITL p99", "prefix hits", "adapter loads", "preemptions",
-            "goodput", "failed",
+            "arm",
+            "TTFT mean",
+            "p50",
+            "p90",
+            "p99",
+            "E2E p50",
+            "p99",
+            "ITL p99",
+            "prefix hits",
+            "adapter loads",
+            "preemptions",
+            "goodput",
+            "failed",
         ];
         let mut table = Table::new(heads);
         for arm in Arm::ALL {
@@ -177,7 +234,10 @@ fn setting(scenario: &Scenario) -> String {
             None => classes.push((rate, 1)),
         }
     }
-    let pods: Vec<String> = classes.iter().map(|(rate, count)| format!("{count} pods of {rate} prompt tokens/s")).collect();
+    let pods: Vec<String> = classes
+        .iter()
+        .map(|(rate, count)| format!("{count} pods of {rate} prompt tokens/s"))
+        .collect();
     let (proxies, workers) = (scenario.proxies, scenario.workers);
     format!("{}; {proxies} proxies of {workers} workers", pods.join(", "))
 }

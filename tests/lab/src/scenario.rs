@@ -8,7 +8,7 @@ use crate::client::synthetic::{Adapters, Chats, Groups, Plain, adapter_name};
 use crate::client::trace::{Cut, Traces, Which};
 use crate::client::{Job, finish};
 use crate::fleet::{Fault, Fleet, Pod};
-use berth_tests_simulator::engine::{Adapter, EngineConfig};
+use berth_tests_simulator::engine::{Adapter, EngineConfig, Micros};
 
 /// What is aimed at together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -157,11 +157,35 @@ impl Scenario {
         let count = |count: usize| ((count as f64 * size) as usize).max(20);
         finish(
             match &self.clients {
-                Clients::Groups(groups) => Groups { count: count(groups.count), ..groups.clone() }.jobs(seed),
-                Clients::Chats(chats) => Chats { count: count(chats.count), ..chats.clone() }.jobs(seed),
-                Clients::Trace(which, cut) => traces.jobs(*which, Cut { rows: count(cut.rows), ..*cut }, seed),
-                Clients::Adapters(adapters) => Adapters { count: count(adapters.count), ..adapters.clone() }.jobs(seed),
-                Clients::Plain(plain) => Plain { count: count(plain.count), ..plain.clone() }.jobs(seed),
+                Clients::Groups(groups) => Groups {
+                    count: count(groups.count),
+                    ..groups.clone()
+                }
+                .jobs(seed),
+                Clients::Chats(chats) => Chats {
+                    count: count(chats.count),
+                    ..chats.clone()
+                }
+                .jobs(seed),
+                Clients::Trace(which, cut) => traces.jobs(
+                    *which,
+                    Cut {
+                        rows: count(cut.rows),
+                        ..*cut
+                    },
+                    seed,
+                ),
+                Clients::Adapters(adapters) => Adapters {
+                    count: count(adapters.count),
+                    rollout: adapters.rollout.map(|at| (at as f64 * size) as Micros),
+                    ..adapters.clone()
+                }
+                .jobs(seed),
+                Clients::Plain(plain) => Plain {
+                    count: count(plain.count),
+                    ..plain.clone()
+                }
+                .jobs(seed),
             },
             seed,
         )
@@ -173,11 +197,21 @@ impl Scenario {
         let adapters = match &self.clients {
             Clients::Adapters(Adapters { adapters, rollout, .. }) => {
                 let versions = 1..=1 + u32::from(rollout.is_some());
-                versions.flat_map(|version| (0..*adapters).map(move |index| Adapter::from(adapter_name(index, version)))).collect()
+                versions
+                    .flat_map(|version| (0..*adapters).map(move |index| Adapter::from(adapter_name(index, version))))
+                    .collect()
             }
             _ => Vec::new(),
         };
-        let pods = self.pods.iter().map(|config| Pod::new(config.clone(), self.full_pages)).collect();
-        Fleet { pods, adapters, discovery: 0 }
+        let pods = self
+            .pods
+            .iter()
+            .map(|config| Pod::new(config.clone(), self.full_pages))
+            .collect();
+        Fleet {
+            pods,
+            adapters,
+            discovery: 0,
+        }
     }
 }

@@ -60,8 +60,10 @@ pub struct Results {
 pub fn run(scenario: &Scenario, arm: Arm, traces: &Traces, seed: u64, size: f64) -> Run {
     let jobs = scenario.jobs(traces, seed, size);
     let mut fleet = scenario.fleet();
-    let turns = fleet.turns(&scenario.faults);
-    let proxies = (0..scenario.proxies).map(|proxy| arm.router(scenario, proxy, seed)).collect();
+    let turns = fleet.turns(&scenario.faults, size);
+    let proxies = (0..scenario.proxies)
+        .map(|proxy| arm.router(scenario, proxy, seed))
+        .collect();
     World::new(&jobs, fleet, turns, proxies, scenario.workers, seed).run()
 }
 
@@ -91,13 +93,18 @@ pub fn study(scenarios: Vec<Scenario>, plan: &Plan, traces: &Traces) -> Results 
         while let Some(&(index, seed, arm)) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
             berth_filter_routing::lab::leave_out(&plan.without);
             let figures = run(&scenarios[index], arm, traces, plan.seeds[seed], plan.size).figures();
-            done.lock().expect("no thread panicked").insert((index, arm, seed), figures);
+            done.lock()
+                .expect("no thread panicked")
+                .insert((index, arm, seed), figures);
         }
     };
     std::thread::scope(|scope| {
         for _ in 0..plan.threads.max(1) {
             // An engine's clone is large; debug builds need the room.
-            std::thread::Builder::new().stack_size(8 << 20).spawn_scoped(scope, worker).expect("a thread");
+            std::thread::Builder::new()
+                .stack_size(8 << 20)
+                .spawn_scoped(scope, worker)
+                .expect("a thread");
         }
     });
     let mut cells: Vec<BTreeMap<Arm, Cell>> = vec![BTreeMap::new(); scenarios.len()];

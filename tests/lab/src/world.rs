@@ -92,7 +92,14 @@ pub struct World<'a> {
 impl<'a> World<'a> {
     /// Before the first event.
     #[must_use]
-    pub fn new(jobs: &'a [Job], fleet: Fleet, turns: Vec<(Micros, Turn)>, proxies: Vec<Box<dyn Router>>, workers: usize, seed: u64) -> Self {
+    pub fn new(
+        jobs: &'a [Job],
+        fleet: Fleet,
+        turns: Vec<(Micros, Turn)>,
+        proxies: Vec<Box<dyn Router>>,
+        workers: usize,
+        seed: u64,
+    ) -> Self {
         let mut world = Self {
             wake_at: vec![None; fleet.pods.len()],
             at_pod: vec![None; jobs.len()],
@@ -180,11 +187,19 @@ impl<'a> World<'a> {
 
     fn asked(&self, index: usize) -> Asked<'a> {
         let worker = (mix2(self.seed ^ 0x77, index as u64) % self.workers as u64) as usize;
-        Asked { id: index, job: &self.jobs[index], jobs: self.jobs, worker }
+        Asked {
+            id: index,
+            job: &self.jobs[index],
+            jobs: self.jobs,
+            worker,
+        }
     }
 
     fn arrive(&mut self, index: usize, now: Micros) {
-        if self.jobs[index].after.is_some_and(|before| !self.records[before].is_over()) {
+        if self.jobs[index]
+            .after
+            .is_some_and(|before| !self.records[before].is_over())
+        {
             self.held[index] = true;
             return;
         }
@@ -208,7 +223,9 @@ impl<'a> World<'a> {
         if let Some(patience) = self.jobs[index].patience {
             self.schedule(now + patience, What::Leave(index));
         }
-        self.fleet.pods[pod].engine.submit(request(index, &self.jobs[index]), now);
+        self.fleet.pods[pod]
+            .engine
+            .submit(request(index, &self.jobs[index]), now);
         self.step(pod, now);
     }
 
@@ -271,7 +288,9 @@ impl<'a> World<'a> {
         self.fleet.turn(turn, now);
         if let Turn::Die(pod) = turn {
             self.wake_at[pod] = None;
-            let lost: Vec<usize> = (0..self.jobs.len()).filter(|index| self.at_pod[*index] == Some(pod)).collect();
+            let lost: Vec<usize> = (0..self.jobs.len())
+                .filter(|index| self.at_pod[*index] == Some(pod))
+                .collect();
             for index in lost {
                 self.end(index, pod, Outcome::Unreachable, now);
             }

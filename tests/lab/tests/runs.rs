@@ -26,10 +26,22 @@ fn run(name: &str, arm: Arm, seed: u64, size: f64) -> Run {
 
 #[test]
 fn every_request_of_every_arm_ends() {
-    for name in ["groups", "mooncake", "long-contexts", "lora-rollout", "death", "cancels", "groups-4-proxies"] {
+    for name in [
+        "groups",
+        "mooncake",
+        "long-contexts",
+        "lora-rollout",
+        "death",
+        "cancels",
+        "groups-4-proxies",
+    ] {
         for arm in Arm::ALL.into_iter().filter(|arm| *arm != Arm::Lookahead) {
             let run = run(name, arm, 1, 0.05);
-            assert!(run.records.iter().all(|record| record.is_over()), "{name}, {}", arm.name());
+            assert!(
+                run.records.iter().all(|record| record.is_over()),
+                "{name}, {}",
+                arm.name()
+            );
         }
     }
 }
@@ -79,7 +91,16 @@ fn busy(full_page: bool) -> (Pod, u64) {
     let mut pod = Pod::new(EngineConfig::h100(), full_page);
     for id in 0..40 {
         let adapter = (id % 3 > 0).then(|| Adapter::from(format!("a{}", id % 3)));
-        pod.engine.submit(Request { id, chain: vec![1, 2, 3, id], prompt_tokens: 3000, output_tokens: 50 + id as u32, adapter }, 0);
+        pod.engine.submit(
+            Request {
+                id,
+                chain: vec![1, 2, 3, id],
+                prompt_tokens: 3000,
+                output_tokens: 50 + id as u32,
+                adapter,
+            },
+            0,
+        );
     }
     let mut now = 0;
     for _ in 0..60 {
@@ -96,7 +117,13 @@ fn the_short_page_says_the_same_as_the_full_one() {
         let (mut pod, now) = busy(full_page);
         let scrape = pod.scrape(now).unwrap();
         let at = UnixMillis(EPOCH_SECONDS * 1000 + now / 1000);
-        read(pod.page(&scrape).as_bytes(), Hints { now: at, ..Hints::default() })
+        read(
+            pod.page(&scrape).as_bytes(),
+            Hints {
+                now: at,
+                ..Hints::default()
+            },
+        )
     };
     let (short, full) = (sample(false), sample(true));
     assert_eq!(short, full);

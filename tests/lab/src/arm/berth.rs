@@ -72,12 +72,22 @@ impl Berth {
         }
         let document = serde_json::json!({"pools": [pool]}).to_string();
         let config = Rc::new(Config::parse(document.as_bytes()).expect("a valid config"));
-        let view = |worker: usize| View::new(Rc::clone(&config), mix2(seed, worker as u64 + 1), mix2(seed, worker as u64 + 1000));
+        let view = |worker: usize| {
+            View::new(
+                Rc::clone(&config),
+                mix2(seed, worker as u64 + 1),
+                mix2(seed, worker as u64 + 1000),
+            )
+        };
         Self {
             poller: Poller::new(&config.pools[0], config.epoch, mix2(seed, proxy as u64)),
             views: (0..scenario.workers).map(view).collect(),
             store: MemoryStore::default(),
-            numbers: addresses.iter().enumerate().map(|(number, address)| (*address, number)).collect(),
+            numbers: addresses
+                .iter()
+                .enumerate()
+                .map(|(number, address)| (*address, number))
+                .collect(),
             addresses,
             discovery: None,
             bytes_per_token: scenario.bytes_per_token,
@@ -93,7 +103,9 @@ impl Berth {
             match effect {
                 Effect::Publish { bytes } => {
                     let key = names::table_key(&self.config.pools[0].name);
-                    self.store.set(&key, &bytes, None).expect("the store in memory takes any write");
+                    self.store
+                        .set(&key, &bytes, None)
+                        .expect("the store in memory takes any write");
                 }
                 Effect::Call(call) => self.answer(&call, fleet, now),
                 Effect::Log { .. } | Effect::Count { .. } => {}
@@ -114,7 +126,11 @@ impl Berth {
             }
             Target::Discovery => None,
         };
-        let outcome = body.as_ref().map(|body| Response { status: 200, body: body.as_bytes(), ..Response::default() });
+        let outcome = body.as_ref().map(|body| Response {
+            status: 200,
+            body: body.as_bytes(),
+            ..Response::default()
+        });
         let outcome = outcome.ok_or(ScrapeError::Unreachable);
         self.poll(Event::Answer { call: call.id, outcome }, fleet, now);
     }
@@ -122,7 +138,13 @@ impl Berth {
     fn tell_refused(&mut self, asked: &Asked<'_>, pod: usize, now: Micros) {
         if let Some(refused) = self.refused.remove(&asked.id) {
             let attempts = u32::try_from(refused + 1).ok();
-            self.views[asked.worker].on_upstream(&self.store, asked.id as u64, self.addresses[pod], attempts, unix(now));
+            self.views[asked.worker].on_upstream(
+                &self.store,
+                asked.id as u64,
+                self.addresses[pod],
+                attempts,
+                unix(now),
+            );
         }
     }
 }
@@ -135,7 +157,11 @@ impl Router for Berth {
     fn tick(&mut self, fleet: &mut Fleet, now: Micros) {
         if self.discovery != Some(fleet.discovery) {
             self.discovery = Some(fleet.discovery);
-            let found = fleet.listed().into_iter().map(|pod| Found::at(self.addresses[pod])).collect();
+            let found = fleet
+                .listed()
+                .into_iter()
+                .map(|pod| Found::at(self.addresses[pod]))
+                .collect();
             self.poll(Event::Pods(found), fleet, now);
         }
         self.poll(Event::Tick, fleet, now);
@@ -149,7 +175,12 @@ impl Router for Berth {
         reader.feed(&asked.job.body(BASE_MODEL, self.bytes_per_token), &mut NoPrompt);
         let facts = reader.finish();
         let steering = Steering::default();
-        let request = view::Request { id: asked.id as u64, facts: &facts, steering: &steering, in_full: false };
+        let request = view::Request {
+            id: asked.id as u64,
+            facts: &facts,
+            steering: &steering,
+            in_full: false,
+        };
         let decision = self.views[asked.worker].decide(&self.store, &request, unix(now));
         if decision.refresh_models {
             self.poll(Event::RefreshModels, fleet, now);

@@ -32,13 +32,19 @@ impl Clairvoyant {
     /// The greedy one.
     #[must_use]
     pub fn greedy(seed: u64) -> Self {
-        Self { horizon: 0, rng: Rng::new(seed) }
+        Self {
+            horizon: 0,
+            rng: Rng::new(seed),
+        }
     }
 
     /// The one that looks ahead.
     #[must_use]
     pub fn lookahead(seed: u64) -> Self {
-        Self { horizon: HORIZON, rng: Rng::new(seed) }
+        Self {
+            horizon: HORIZON,
+            rng: Rng::new(seed),
+        }
     }
 
     /// The `count` pods with the earliest first tokens, in order. A pod is simulated only if its lower bound can still
@@ -48,7 +54,14 @@ impl Clairvoyant {
         let mut order: Vec<(Micros, (u32, usize), u64, usize)> = engines
             .iter()
             .enumerate()
-            .map(|(place, (_, engine))| (engine.earliest_first_token(request, now), tie(engine), self.rng.next_u64(), place))
+            .map(|(place, (_, engine))| {
+                (
+                    engine.earliest_first_token(request, now),
+                    tie(engine),
+                    self.rng.next_u64(),
+                    place,
+                )
+            })
             .collect();
         order.sort_unstable();
         let mut best: Vec<(Micros, (u32, usize), usize)> = Vec::new();
@@ -75,9 +88,14 @@ impl Clairvoyant {
         let mut sum = first.0 - now;
         for (index, job) in next_jobs(asked, self.horizon, now) {
             let at = (job.at + START).max(now);
-            let engines: Vec<(usize, &Engine)> = usable(fleet).into_iter().map(|pod| (pod, current(&changed, fleet, pod))).collect();
+            let engines: Vec<(usize, &Engine)> = usable(fleet)
+                .into_iter()
+                .map(|pod| (pod, current(&changed, fleet, pod)))
+                .collect();
             let ask = request(index, job);
-            let Some((token, pod)) = self.best(&engines, &ask, at, 1).first().copied() else { continue };
+            let Some((token, pod)) = self.best(&engines, &ask, at, 1).first().copied() else {
+                continue;
+            };
             sum += token - at;
             send(&mut changed, fleet, pod, ask, at);
         }
@@ -86,11 +104,18 @@ impl Clairvoyant {
 }
 
 fn usable(fleet: &Fleet) -> Vec<usize> {
-    fleet.listed().into_iter().filter(|pod| !fleet.pods[*pod].down).collect()
+    fleet
+        .listed()
+        .into_iter()
+        .filter(|pod| !fleet.pods[*pod].down)
+        .collect()
 }
 
 fn current<'a>(changed: &'a [(usize, Engine)], fleet: &'a Fleet, pod: usize) -> &'a Engine {
-    changed.iter().find(|(other, _)| *other == pod).map_or(&fleet.pods[pod].engine, |(_, engine)| engine)
+    changed
+        .iter()
+        .find(|(other, _)| *other == pod)
+        .map_or(&fleet.pods[pod].engine, |(_, engine)| engine)
 }
 
 fn send(changed: &mut Vec<(usize, Engine)>, fleet: &Fleet, pod: usize, request: Request, at: Micros) {
@@ -103,13 +128,23 @@ fn send(changed: &mut Vec<(usize, Engine)>, fleet: &Fleet, pod: usize, request: 
 
 /// The next jobs in order of their plan, those that wait for an answer left out.
 fn next_jobs<'a>(asked: &Asked<'a>, count: usize, now: Micros) -> impl Iterator<Item = (usize, &'a Job)> {
-    let later = asked.jobs.iter().enumerate().skip(asked.id + 1).filter(|(_, job)| job.after.is_none());
-    later.take_while(move |(_, job)| job.at + START <= now + HORIZON_TIME).take(count)
+    let later = asked
+        .jobs
+        .iter()
+        .enumerate()
+        .skip(asked.id + 1)
+        .filter(|(_, job)| job.after.is_none());
+    later
+        .take_while(move |(_, job)| job.at + START <= now + HORIZON_TIME)
+        .take(count)
 }
 
 impl Router for Clairvoyant {
     fn pick(&mut self, asked: &Asked<'_>, fleet: &mut Fleet, now: Micros) -> Vec<usize> {
-        let engines: Vec<(usize, &Engine)> = usable(fleet).into_iter().map(|pod| (pod, &fleet.pods[pod].engine)).collect();
+        let engines: Vec<(usize, &Engine)> = usable(fleet)
+            .into_iter()
+            .map(|pod| (pod, &fleet.pods[pod].engine))
+            .collect();
         let ask = request(asked.id, asked.job);
         let count = if self.horizon == 0 { 1 } else { CANDIDATES };
         let best = self.best(&engines, &ask, now, count);
@@ -117,8 +152,16 @@ impl Router for Clairvoyant {
             return best.into_iter().map(|(_, pod)| pod).collect();
         }
         let fleet = &*fleet;
-        let outlooks: Vec<(Micros, usize)> = best.iter().map(|first| (self.outlook(asked, fleet, *first, now), first.1)).collect();
-        outlooks.into_iter().min_by_key(|(sum, _)| *sum).map(|(_, pod)| pod).into_iter().collect()
+        let outlooks: Vec<(Micros, usize)> = best
+            .iter()
+            .map(|first| (self.outlook(asked, fleet, *first, now), first.1))
+            .collect();
+        outlooks
+            .into_iter()
+            .min_by_key(|(sum, _)| *sum)
+            .map(|(_, pod)| pod)
+            .into_iter()
+            .collect()
     }
 }
 

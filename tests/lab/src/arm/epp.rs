@@ -64,7 +64,9 @@ impl Epp {
 
     fn scores(&self, asked: &Asked<'_>, pods: &[usize], matches: &[usize], total: usize) -> Vec<f64> {
         let read = |of: fn(&Scrape) -> f64| -> Vec<f64> {
-            pods.iter().map(|pod| self.metrics[*pod].as_ref().map_or(0.0, of)).collect()
+            pods.iter()
+                .map(|pod| self.metrics[*pod].as_ref().map_or(0.0, of))
+                .collect()
         };
         let queue = score::queue(&read(|scrape| f64::from(scrape.waiting())));
         let usage = read(|scrape| scrape.gauges.kv_usage);
@@ -81,15 +83,19 @@ impl Epp {
 
     fn lora_score(&self, asked: &Asked<'_>, pod: usize) -> f64 {
         let target = asked.job.adapter.as_deref().unwrap_or(crate::fleet::BASE_MODEL);
-        let running: Vec<&str> = self.metrics[pod].iter().flat_map(|scrape| scrape.gauges.adapters.iter().map(|name| &**name)).collect();
+        let running: Vec<&str> = self.metrics[pod]
+            .iter()
+            .flat_map(|scrape| scrape.gauges.adapters.iter().map(|name| &**name))
+            .collect();
         // vLLM V1 writes one list twice; the picker's maps keep each name once per list.
         score::lora(target, &running, &running, self.max_loras[pod])
     }
 
     /// The pods that the affinity filter leaves.
     fn sticky(&self, pods: Vec<usize>, matches: &[usize], total: usize) -> Vec<usize> {
-        let (sticky, others): (Vec<usize>, Vec<usize>) =
-            pods.iter().partition(|pod| total > 0 && matches[**pod] as f64 / total as f64 >= AFFINITY);
+        let (sticky, others): (Vec<usize>, Vec<usize>) = pods
+            .iter()
+            .partition(|pod| total > 0 && matches[**pod] as f64 / total as f64 >= AFFINITY);
         let best = |of: &[usize]| {
             let ttft = of.iter().map(|pod| self.tokens_in_flight[*pod] / PEAK_PREFILL * 1e3);
             ttft.fold(f64::INFINITY, f64::min)
@@ -131,7 +137,9 @@ impl Router for Epp {
         let scores = if self.profile == Profile::AffinityAndTokens {
             pods = self.sticky(pods, &matches, total);
             let load = |pod: &usize| self.tokens_in_flight[*pod] + Self::uncached(asked, matches[*pod]);
-            pods.iter().map(|pod| score::token_load(Some(load(pod)), TOKEN_LOAD_MAX)).collect()
+            pods.iter()
+                .map(|pod| score::token_load(Some(load(pod)), TOKEN_LOAD_MAX))
+                .collect()
         } else {
             self.scores(asked, &pods, &matches, total)
         };

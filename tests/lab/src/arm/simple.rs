@@ -32,7 +32,12 @@ impl Simple {
     /// Before the first request.
     #[must_use]
     pub fn new(rule: Rule, pods: usize, seed: u64) -> Self {
-        Self { rule, in_flight: vec![0; pods], turn: (seed % 1024) as usize, rng: Rng::new(seed) }
+        Self {
+            rule,
+            in_flight: vec![0; pods],
+            turn: (seed % 1024) as usize,
+            rng: Rng::new(seed),
+        }
     }
 
     fn any(&mut self, of: &[usize]) -> usize {
@@ -55,7 +60,10 @@ impl Router for Simple {
             }
             Rule::LeastOfAll => {
                 let least = listed.iter().map(|pod| self.in_flight[*pod]).min();
-                let ties: Vec<usize> = listed.into_iter().filter(|pod| Some(self.in_flight[*pod]) == least).collect();
+                let ties: Vec<usize> = listed
+                    .into_iter()
+                    .filter(|pod| Some(self.in_flight[*pod]) == least)
+                    .collect();
                 self.any(&ties)
             }
         }]
@@ -91,7 +99,10 @@ impl Chwbl {
         let place = |pod: usize| move |replica| (mix2(mix2(0xc4, pod as u64), replica), pod);
         let mut ring: Vec<_> = (0..pods).flat_map(|pod| (0..REPLICAS).map(place(pod))).collect();
         ring.sort_unstable();
-        Self { ring, in_flight: vec![0; pods] }
+        Self {
+            ring,
+            in_flight: vec![0; pods],
+        }
     }
 
     /// Walks the ring from `key` to the first pod with room; if none has, the first pod met.
@@ -99,10 +110,18 @@ impl Chwbl {
         let total: u32 = listed.iter().map(|pod| self.in_flight[*pod]).sum();
         let bound = f64::from(total + 1) / listed.len() as f64 * LOAD_FACTOR;
         let start = self.ring.partition_point(|(place, _)| *place < key);
-        let around = self.ring.iter().cycle().skip(start).take(self.ring.len()).map(|(_, pod)| *pod);
+        let around = self
+            .ring
+            .iter()
+            .cycle()
+            .skip(start)
+            .take(self.ring.len())
+            .map(|(_, pod)| *pod);
         let mut around = around.filter(|pod| listed.contains(pod)).peekable();
         let first = around.peek().copied().unwrap_or_default();
-        around.find(|pod| total == 0 || f64::from(self.in_flight[*pod] + 1) <= bound).unwrap_or(first)
+        around
+            .find(|pod| total == 0 || f64::from(self.in_flight[*pod] + 1) <= bound)
+            .unwrap_or(first)
     }
 }
 

@@ -27,12 +27,20 @@ impl Smg {
     /// Before the first request.
     #[must_use]
     pub fn new(pods: usize, seed: u64) -> Self {
-        Self { tree: HashMap::new(), in_flight: vec![0; pods], rng: Rng::new(seed) }
+        Self {
+            tree: HashMap::new(),
+            in_flight: vec![0; pods],
+            rng: Rng::new(seed),
+        }
     }
 
     fn least(&mut self, listed: &[usize]) -> usize {
         let least = listed.iter().map(|pod| self.in_flight[*pod]).min();
-        let ties: Vec<usize> = listed.iter().copied().filter(|pod| Some(self.in_flight[*pod]) == least).collect();
+        let ties: Vec<usize> = listed
+            .iter()
+            .copied()
+            .filter(|pod| Some(self.in_flight[*pod]) == least)
+            .collect();
         ties[self.rng.below(ties.len() as u64) as usize]
     }
 

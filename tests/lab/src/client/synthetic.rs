@@ -29,7 +29,10 @@ fn answer(rng: &mut Rng, median: f64) -> u32 {
 
 /// A text that nobody else has.
 fn fresh(rng: &mut Rng, tokens: u32) -> Segment {
-    Segment { id: rng.next_u64(), tokens }
+    Segment {
+        id: rng.next_u64(),
+        tokens,
+    }
 }
 
 /// How often members of a set are asked for.
@@ -77,13 +80,23 @@ impl Groups {
     #[must_use]
     pub fn jobs(&self, seed: u64) -> Vec<Job> {
         let mut rng = Rng::new(mix2(seed, 0x6007));
-        let prefixes: Vec<Segment> = (0..self.groups).map(|_| { let tokens = between(&mut rng, &self.prefix); fresh(&mut rng, tokens) }).collect();
+        let prefixes: Vec<Segment> = (0..self.groups)
+            .map(|_| {
+                let tokens = between(&mut rng, &self.prefix);
+                fresh(&mut rng, tokens)
+            })
+            .collect();
         let times = poisson(&mut rng, self.count, self.rate);
         let job = |at| {
             let group = self.popularity.draw(&mut rng, self.groups);
             let tokens = between(&mut rng, &self.own);
             let prompt = vec![prefixes[group], fresh(&mut rng, tokens)];
-            Job { at, prompt, output_tokens: answer(&mut rng, self.output), ..Job::default() }
+            Job {
+                at,
+                prompt,
+                output_tokens: answer(&mut rng, self.output),
+                ..Job::default()
+            }
         };
         times.into_iter().map(job).collect()
     }
@@ -115,7 +128,12 @@ impl Chats {
     #[must_use]
     pub fn jobs(&self, seed: u64) -> Vec<Job> {
         let mut rng = Rng::new(mix2(seed, 0xc4a7));
-        let systems: Vec<Segment> = (0..self.systems).map(|_| { let tokens = between(&mut rng, &self.system); fresh(&mut rng, tokens) }).collect();
+        let systems: Vec<Segment> = (0..self.systems)
+            .map(|_| {
+                let tokens = between(&mut rng, &self.system);
+                fresh(&mut rng, tokens)
+            })
+            .collect();
         let mut jobs: Vec<Job> = Vec::new();
         for start in poisson(&mut rng, self.count, self.rate) {
             let system = systems[rng.below(systems.len() as u64) as usize];
@@ -123,9 +141,19 @@ impl Chats {
             for _ in 0..between(&mut rng, &self.turns) {
                 let tokens = between(&mut rng, &self.user);
                 said.push(fresh(&mut rng, tokens));
-                let output = Segment { id: rng.next_u64(), tokens: answer(&mut rng, self.output).max(1) };
+                let output = Segment {
+                    id: rng.next_u64(),
+                    tokens: answer(&mut rng, self.output).max(1),
+                };
                 let (prompt, id) = (said.clone(), Some(output.id));
-                jobs.push(Job { at, after, prompt, answer: id, output_tokens: output.tokens, ..Job::default() });
+                jobs.push(Job {
+                    at,
+                    after,
+                    prompt,
+                    answer: id,
+                    output_tokens: output.tokens,
+                    ..Job::default()
+                });
                 said.push(output);
                 after = Some(jobs.len() - 1);
                 at += (rng.exponential(self.pause) * SECOND) as Micros;
@@ -171,7 +199,13 @@ impl Adapters {
             let index = rng.zipf(self.adapters);
             let adapter = (rng.unit() >= self.base).then(|| Adapter::from(adapter_name(index, version)));
             let tokens = between(&mut rng, &self.prompt);
-            Job { at, prompt: vec![fresh(&mut rng, tokens)], output_tokens: answer(&mut rng, self.output), adapter, ..Job::default() }
+            Job {
+                at,
+                prompt: vec![fresh(&mut rng, tokens)],
+                output_tokens: answer(&mut rng, self.output),
+                adapter,
+                ..Job::default()
+            }
         };
         times.into_iter().map(job).collect()
     }

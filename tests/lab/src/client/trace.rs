@@ -86,14 +86,22 @@ impl Traces {
         };
         let places = rows.len().saturating_sub(cut.rows).max(1) as u64;
         let start = (mix2(seed, 0x7ace) % places) as usize;
-        let part: Vec<&Row> = rows.iter().skip(start).filter(|row| row.input <= cut.prompt_max).take(cut.rows).collect();
+        let part: Vec<&Row> = rows
+            .iter()
+            .skip(start)
+            .filter(|row| row.input <= cut.prompt_max)
+            .take(cut.rows)
+            .collect();
         let first = part.first().map_or(0, |row| row.at);
-        part.iter().enumerate().map(|(index, row)| Job {
-            at: ((row.at - first) as f64 / cut.speed) as Micros,
-            prompt: row.prompt(index as u64, seed),
-            output_tokens: row.output.min(cut.output_max),
-            ..Job::default()
-        }).collect()
+        part.iter()
+            .enumerate()
+            .map(|(index, row)| Job {
+                at: ((row.at - first) as f64 / cut.speed) as Micros,
+                prompt: row.prompt(index as u64, seed),
+                output_tokens: row.output.min(cut.output_max),
+                ..Job::default()
+            })
+            .collect()
     }
 }
 
@@ -101,13 +109,19 @@ impl Row {
     /// Blocks of the trace, or one text nobody else has.
     fn prompt(&self, index: u64, seed: u64) -> Vec<Segment> {
         if self.blocks.is_empty() {
-            return vec![Segment { id: mix2(mix2(seed, 0xa2), index), tokens: self.input }];
+            return vec![Segment {
+                id: mix2(mix2(seed, 0xa2), index),
+                tokens: self.input,
+            }];
         }
         let mut left = self.input;
         let take = |id: &u64| {
             let tokens = left.min(MOONCAKE_BLOCK);
             left -= tokens;
-            Segment { id: mix2(0x3007, *id), tokens }
+            Segment {
+                id: mix2(0x3007, *id),
+                tokens,
+            }
         };
         self.blocks.iter().map(take).collect()
     }
@@ -117,7 +131,12 @@ fn mooncake(text: &str) -> Result<Vec<Row>> {
     let row = |(number, line): (usize, &str)| {
         let line: MooncakeLine = serde_json::from_str(line).with_context(|| format!("line {}", number + 1))?;
         let (at, input, output) = (line.timestamp * 1000, line.input_length, line.output_length);
-        Ok(Row { at, input, output, blocks: line.hash_ids })
+        Ok(Row {
+            at,
+            input,
+            output,
+            blocks: line.hash_ids,
+        })
     };
     text.lines().enumerate().map(row).collect()
 }
@@ -170,7 +189,12 @@ mod tests {
     #[test]
     fn the_shipped_traces_can_be_read_and_cut() {
         let traces = Traces::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("traces")).unwrap();
-        let cut = Cut { rows: 100, speed: 2.0, prompt_max: 8000, output_max: 500 };
+        let cut = Cut {
+            rows: 100,
+            speed: 2.0,
+            prompt_max: 8000,
+            output_max: 500,
+        };
         for which in [Which::Mooncake, Which::AzureCode, Which::AzureConv] {
             let jobs = traces.jobs(which, cut, 3);
             assert_eq!((jobs.len(), jobs[0].at), (100, 0));

@@ -17,19 +17,35 @@ const COST: StepCost = StepCost {
 };
 
 fn config() -> EngineConfig {
-    EngineConfig { max_num_batched_tokens: 1024, num_gpu_blocks: 1001, max_loras: 1, max_cpu_loras: 1, cost: COST, ..EngineConfig::h100() }
+    EngineConfig {
+        max_num_batched_tokens: 1024,
+        num_gpu_blocks: 1001,
+        max_loras: 1,
+        max_cpu_loras: 1,
+        cost: COST,
+        ..EngineConfig::h100()
+    }
 }
 
 fn job(at: Micros, segments: &[(u64, u32)], output_tokens: u32) -> Job {
     let prompt = segments.iter().map(|&(id, tokens)| Segment { id, tokens }).collect();
-    Job { at, prompt, output_tokens, ..Job::default() }
+    Job {
+        at,
+        prompt,
+        output_tokens,
+        ..Job::default()
+    }
 }
 
 /// Jobs before the one asked about are already on these pods; all times count from [`START`].
 fn pick(mut router: Clairvoyant, jobs: Vec<Job>, placed: &[usize], configs: Vec<EngineConfig>) -> usize {
     let jobs = finish(jobs, 1);
     let pods = configs.into_iter().map(|config| Pod::new(config, false)).collect();
-    let mut fleet = Fleet { pods, adapters: vec![Adapter::from(BASE_MODEL)], discovery: 0 };
+    let mut fleet = Fleet {
+        pods,
+        adapters: vec![Adapter::from(BASE_MODEL)],
+        discovery: 0,
+    };
     for (index, pod) in placed.iter().enumerate() {
         let at = jobs[index].at + START;
         fleet.pods[*pod].engine.submit(request(index, &jobs[index]), at);
@@ -39,7 +55,16 @@ fn pick(mut router: Clairvoyant, jobs: Vec<Job>, placed: &[usize], configs: Vec<
     let now = jobs[id].at + START;
     // As in a run, steps that have ended have been taken.
     fleet.pods.iter_mut().for_each(|pod| drop(pod.engine.step(now)));
-    router.pick(&Asked { id, job: &jobs[id], jobs: &jobs, worker: 0 }, &mut fleet, now)[0]
+    router.pick(
+        &Asked {
+            id,
+            job: &jobs[id],
+            jobs: &jobs,
+            worker: 0,
+        },
+        &mut fleet,
+        now,
+    )[0]
 }
 
 fn greedy() -> Clairvoyant {
@@ -58,10 +83,22 @@ fn greedy_weighs_a_cached_prefix_against_a_queue_to_the_microsecond() {
     // Pod 0 has the prefix of 640 tokens and then computes `busy` tokens from 20,000 µs on.
     // There: wait for 1,000 + 10 x busy, then 1,000 + 160 x 10; pod 1: 1,000 + 800 x 10 = 9,000.
     let jobs = |busy| {
-        vec![job(0, &[(1, 640)], 1), job(20_000, &[(2, busy)], 1), job(20_000, &[(1, 640), (3, 160)], 1)]
+        vec![
+            job(0, &[(1, 640)], 1),
+            job(20_000, &[(2, busy)], 1),
+            job(20_000, &[(1, 640), (3, 160)], 1),
+        ]
     };
-    assert_eq!(pick(greedy(), jobs(530), &[0, 0], vec![config(); 2]), 0, "8,900 beats 9,000");
-    assert_eq!(pick(greedy(), jobs(550), &[0, 0], vec![config(); 2]), 1, "9,000 beats 9,100");
+    assert_eq!(
+        pick(greedy(), jobs(530), &[0, 0], vec![config(); 2]),
+        0,
+        "8,900 beats 9,000"
+    );
+    assert_eq!(
+        pick(greedy(), jobs(550), &[0, 0], vec![config(); 2]),
+        1,
+        "9,000 beats 9,100"
+    );
 }
 
 #[test]
@@ -73,17 +110,38 @@ fn greedy_knows_that_a_step_joins_late_arrivals() {
 
 #[test]
 fn greedy_pays_an_adapters_load_only_where_it_is_not() {
-    let with = |job: Job| Job { adapter: Some(Adapter::from("a")), ..job };
+    let with = |job: Job| Job {
+        adapter: Some(Adapter::from("a")),
+        ..job
+    };
     // Loaded on pod 0, which computes 900 tokens until 10,000 µs after; the load on pod 1 would take 11,000 µs.
-    let jobs = vec![with(job(0, &[(1, 16)], 1)), job(50_000, &[(2, 900)], 1), with(job(50_000, &[(3, 16)], 1))];
+    let jobs = vec![
+        with(job(0, &[(1, 16)], 1)),
+        job(50_000, &[(2, 900)], 1),
+        with(job(50_000, &[(3, 16)], 1)),
+    ];
     assert_eq!(pick(greedy(), jobs, &[0, 0], vec![config(); 2]), 0);
-    let jobs = vec![with(job(0, &[(1, 16)], 1)), job(50_000, &[(2, 1024)], 1), job(50_000, &[(3, 16)], 1)];
-    assert_eq!(pick(greedy(), jobs, &[0, 0], vec![config(); 2]), 1, "the base needs no adapter");
+    let jobs = vec![
+        with(job(0, &[(1, 16)], 1)),
+        job(50_000, &[(2, 1024)], 1),
+        job(50_000, &[(3, 16)], 1),
+    ];
+    assert_eq!(
+        pick(greedy(), jobs, &[0, 0], vec![config(); 2]),
+        1,
+        "the base needs no adapter"
+    );
 }
 
 #[test]
 fn greedy_knows_who_is_fast() {
-    let slow = EngineConfig { cost: StepCost { prefill_token_ns: 20_000, ..COST }, ..config() };
+    let slow = EngineConfig {
+        cost: StepCost {
+            prefill_token_ns: 20_000,
+            ..COST
+        },
+        ..config()
+    };
     let jobs = vec![job(0, &[(1, 100)], 1)];
     assert_eq!(pick(greedy(), jobs, &[], vec![slow, config()]), 1);
 }
@@ -91,10 +149,24 @@ fn greedy_knows_who_is_fast() {
 #[test]
 fn greedy_breaks_a_tie_by_kv_in_use() {
     // Both decode in steps of 1,100 µs; their first tokens came at 2,600 and 7,000, four steps apart: they stay in step.
-    let jobs = || vec![job(0, &[(1, 160)], 1000), job(0, &[(2, 600)], 1000), job(50_000, &[(3, 16)], 1)];
+    let jobs = || {
+        vec![
+            job(0, &[(1, 160)], 1000),
+            job(0, &[(2, 600)], 1000),
+            job(50_000, &[(3, 16)], 1),
+        ]
+    };
     for seed in 0..8 {
-        assert_eq!(pick(Clairvoyant::greedy(seed), jobs(), &[0, 1], vec![config(); 2]), 0, "seed {seed}");
-        assert_eq!(pick(Clairvoyant::greedy(seed), jobs(), &[1, 0], vec![config(); 2]), 1, "seed {seed}");
+        assert_eq!(
+            pick(Clairvoyant::greedy(seed), jobs(), &[0, 1], vec![config(); 2]),
+            0,
+            "seed {seed}"
+        );
+        assert_eq!(
+            pick(Clairvoyant::greedy(seed), jobs(), &[1, 0], vec![config(); 2]),
+            1,
+            "seed {seed}"
+        );
     }
 }
 
@@ -104,9 +176,17 @@ fn lookahead_keeps_the_pod_with_the_prefix_free_for_who_needs_it() {
     // Both pods are idle and alike for the stranger, so greedy may take either. On pod 0 it would hold the other up by
     // 11,000 µs; on pod 1 nobody is hurt.
     let jobs = || {
-        vec![job(0, &[(1, 960)], 1), job(50_000, &[(2, 1000)], 1), job(50_100, &[(1, 960), (3, 64)], 1)]
+        vec![
+            job(0, &[(1, 960)], 1),
+            job(50_000, &[(2, 1000)], 1),
+            job(50_100, &[(1, 960), (3, 64)], 1),
+        ]
     };
     for seed in 0..8 {
-        assert_eq!(pick(Clairvoyant::lookahead(seed), jobs(), &[0], vec![config(); 2]), 1, "seed {seed}");
+        assert_eq!(
+            pick(Clairvoyant::lookahead(seed), jobs(), &[0], vec![config(); 2]),
+            1,
+            "seed {seed}"
+        );
     }
 }

@@ -20,8 +20,15 @@ impl Index {
     /// An empty one with room for `capacity` blocks a pod.
     #[must_use]
     pub fn new(pods: usize, capacity: usize) -> Self {
-        let lru = || Lru { stamps: HashMap::new(), order: BTreeMap::new(), clock: 0, capacity };
-        Self { pods: (0..pods).map(|_| lru()).collect() }
+        let lru = || Lru {
+            stamps: HashMap::new(),
+            order: BTreeMap::new(),
+            clock: 0,
+            capacity,
+        };
+        Self {
+            pods: (0..pods).map(|_| lru()).collect(),
+        }
     }
 
     /// Blocks matched at each pod. The walk ends at the first block that nobody holds; until there each block counts for

@@ -34,7 +34,11 @@ pub fn lora(target: &str, active: &[&str], waiting: &[&str], max: u32) -> f64 {
 /// `load-aware-scorer` with threshold `t`.
 #[must_use]
 pub fn load_aware(waiting: f64, t: f64) -> f64 {
-    if waiting == 0.0 { 0.5 } else { 0.5 * (1.0 - waiting.min(t) / t) }
+    if waiting == 0.0 {
+        0.5
+    } else {
+        0.5 * (1.0 - waiting.min(t) / t)
+    }
 }
 
 /// `token-load-scorer` with threshold `t`; `tokens` is what is in flight and what this request adds.

@@ -38,13 +38,22 @@ fn row_4_lora() {
 
 #[test]
 fn row_6_load_aware() {
-    close(&[2.0, 0.0, 15.0].map(|waiting| load_aware(waiting, 10.0)), &[0.4, 0.5, 0.0]);
+    close(
+        &[2.0, 0.0, 15.0].map(|waiting| load_aware(waiting, 10.0)),
+        &[0.4, 0.5, 0.0],
+    );
 }
 
 #[test]
 fn row_7_token_load() {
-    close(&[0.0, 500.0, 1000.0].map(|tokens| token_load(Some(tokens), 1000.0)), &[1.0, 0.5, 0.0]);
-    close(&[0.0 + 250.0, 250.0 + 250.0, 750.0 + 250.0].map(|tokens| token_load(Some(tokens), 1000.0)), &[0.75, 0.5, 0.0]);
+    close(
+        &[0.0, 500.0, 1000.0].map(|tokens| token_load(Some(tokens), 1000.0)),
+        &[1.0, 0.5, 0.0],
+    );
+    close(
+        &[0.0 + 250.0, 250.0 + 250.0, 750.0 + 250.0].map(|tokens| token_load(Some(tokens), 1000.0)),
+        &[0.75, 0.5, 0.0],
+    );
     close(&[token_load(None, 1000.0)], &[1.0]);
 }
 
@@ -57,7 +66,10 @@ fn row_9_active_requests() {
 #[test]
 fn row_10_and_11_prefix() {
     let plain = |matched, total| prefix(matched, total, 0.0, 8192.0, 64.0);
-    close(&[plain(5, 10), plain(2, 10), plain(0, 10), plain(0, 0)], &[0.5, 0.2, 0.0, 0.0]);
+    close(
+        &[plain(5, 10), plain(2, 10), plain(0, 10), plain(0, 0)],
+        &[0.5, 0.2, 0.0, 0.0],
+    );
     let mixed = |matched, total| prefix(matched, total, 0.5, 100.0, 1.0);
     close(&[mixed(5, 10), mixed(50, 100)], &[0.25125, 0.375]);
 }
@@ -104,8 +116,20 @@ fn sums(pods: &[(f64, f64, bool, f64)], weights: [f64; 4]) -> Vec<f64> {
 #[test]
 fn row_29_and_31_end_to_end() {
     let ones = [1.0; 4];
-    close(&sums(&[(3.0, 0.2, false, 0.0), (0.0, 0.1, false, 0.0), (10.0, 0.2, false, 0.0)], ones), &[1.5, 1.9, 0.8]);
-    close(&sums(&[(6.0, 0.2, true, 0.0), (0.0, 0.85, false, 0.0), (10.0, 0.9, false, 0.0)], ones), &[2.2, 1.15, 0.1]);
+    close(
+        &sums(
+            &[(3.0, 0.2, false, 0.0), (0.0, 0.1, false, 0.0), (10.0, 0.2, false, 0.0)],
+            ones,
+        ),
+        &[1.5, 1.9, 0.8],
+    );
+    close(
+        &sums(
+            &[(6.0, 0.2, true, 0.0), (0.0, 0.85, false, 0.0), (10.0, 0.9, false, 0.0)],
+            ones,
+        ),
+        &[2.2, 1.15, 0.1],
+    );
 }
 
 #[test]
