@@ -298,7 +298,7 @@ pub fn terms(pod: &PodFacts<'_>, stage: Stage, adapter: f64, question: &Question
     let running = foreign.running.unwrap_or(0.0) + f64::from(own);
     let others = foreign.queued.unwrap_or(0.0) * fleet.mean_uncached(need.uncached);
     let avoided = avoid && pod.avoided_until.is_some_and(|until| until > now);
-    Terms {
+    let terms = Terms {
         queue: (pod.own.unanswered_tokens.0 as f64 + others) / rate,
         prefill,
         harm: HARM_PER_WORK * prefill * running + HARM_PER_REQUEST * running,
@@ -312,7 +312,10 @@ pub fn terms(pod: &PodFacts<'_>, stage: Stage, adapter: f64, question: &Question
             0.0
         },
         uncertainty: uncertainty(pod, stage),
-    }
+    };
+    #[cfg(feature = "lab")]
+    let terms = crate::lab::masked(terms);
+    terms
 }
 
 /// The barrier against preemption, with one engine of the pod as the room, since a context must

@@ -20,6 +20,8 @@ pub mod cost;
 pub mod decision;
 pub mod header;
 pub mod hold;
+#[cfg(feature = "lab")]
+pub mod lab;
 pub mod ledger;
 pub mod replay;
 pub mod view;

@@ -16,6 +16,7 @@
 mod adapters;
 mod blocks;
 mod config;
+mod oracle;
 mod report;
 mod schedule;
 #[cfg(test)]
@@ -261,6 +262,12 @@ impl Engine {
     #[must_use]
     pub fn resident_adapters(&self) -> (&[Adapter], &[Adapter]) {
         (self.adapters.on_gpu(), self.adapters.in_cpu())
+    }
+
+    /// Adapters copied into a slot since the start.
+    #[must_use]
+    pub fn adapter_loads(&self) -> u64 {
+        self.adapters.loads()
     }
 
     /// Makes the following steps this many times longer. Not positive or not finite = 1.

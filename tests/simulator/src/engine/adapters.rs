@@ -15,6 +15,8 @@ pub(super) struct AdapterCache {
     cpu: Vec<Adapter>,
     max_gpu: usize,
     max_cpu: usize,
+    /// Copies into slots so far.
+    loads: u64,
 }
 
 impl AdapterCache {
@@ -24,6 +26,7 @@ impl AdapterCache {
             cpu: Vec::new(),
             max_gpu: max_gpu as usize,
             max_cpu: max_cpu as usize,
+            loads: 0,
         }
     }
 
@@ -42,6 +45,7 @@ impl AdapterCache {
         if self.gpu.contains(adapter) {
             return 0;
         }
+        self.loads += 1;
         let mut time = cost.adapter_from_cpu;
         if !self.cpu.contains(adapter) {
             time += cost.adapter_from_disk;
@@ -56,6 +60,10 @@ impl AdapterCache {
         }
         self.gpu.push(Arc::clone(adapter));
         time
+    }
+
+    pub(super) fn loads(&self) -> u64 {
+        self.loads
     }
 
     pub(super) fn remove(&mut self, adapter: &str) {

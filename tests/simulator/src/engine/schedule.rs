@@ -41,7 +41,7 @@ impl Engine {
     }
 
     /// Rounded up to a microsecond, so that time always passes.
-    fn compute_time(&self, prefill_tokens: u32, decode_sequences: u32) -> Micros {
+    pub(super) fn compute_time(&self, prefill_tokens: u32, decode_sequences: u32) -> Micros {
         let cost = &self.config.cost;
         let ns = cost.base_ns
             + u64::from(prefill_tokens) * cost.prefill_token_ns

@@ -372,7 +372,7 @@ fn a_slow_pod_takes_longer_steps() {
 }
 
 mod properties {
-    use super::{Engine, EngineConfig, EventKind, Micros, Request, config, drain};
+    use super::{Engine, EngineConfig, EventKind, Micros, Request, config, drain, first_token};
     use proptest::prelude::{Just, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
     use std::collections::{BTreeMap, BTreeSet};
 
@@ -504,6 +504,24 @@ mod properties {
                 prop_assert!(first);
                 let last = matches!(kinds.last(), Some(EventKind::Finished(done)) if done.output_tokens == output);
                 prop_assert!(last);
+            }
+        }
+
+        #[test]
+        fn a_forecast_comes_true_and_is_never_before_its_bound(
+            loads in proptest::collection::vec((0u64..4, 1u32..150, 1u32..60, 0u64..9_000), 1..20),
+        ) {
+            let (mut engine, mut now) = (Engine::new(tight()), 0);
+            for (id, (family, tokens, output, pause)) in (0..).zip(loads) {
+                now += pause;
+                let next = request(id, family, tokens, output, (family == 3).then_some(1));
+                engine.step(now);
+                let at = engine.forecast_first_token(&next, now, Micros::MAX).expect("it fits");
+                prop_assert!(engine.earliest_first_token(&next, now) <= at);
+                prop_assert_eq!(engine.forecast_first_token(&next, now, at - 1), None);
+                engine.submit(next, now);
+                prop_assert_eq!(first_token(&drain(&mut engine.clone(), now).events, id), Some(at));
+                engine.step(now);
             }
         }
 

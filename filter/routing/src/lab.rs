@@ -1,0 +1,67 @@
+//! Leaving terms of the cost out, so that the lab can say what each is worth. Only with the feature `lab`, which no
+//! shipped build has; the choice is per thread, so that runs side by side do not disturb each other.
+
+use core::cell::RefCell;
+
+use crate::cost::Terms;
+
+std::thread_local! {
+    static WITHOUT: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// From now on these terms are 0 in this thread. Names as in [`Terms::named`]; unknown ones do nothing.
+pub fn leave_out(names: &[String]) {
+    WITHOUT.with_borrow_mut(|without| *without = names.to_vec());
+}
+
+/// The terms without those left out.
+pub(crate) fn masked(mut terms: Terms) -> Terms {
+    WITHOUT.with_borrow(|without| {
+        for name in without {
+            if let Some(term) = by_name(&mut terms, name) {
+                *term = 0.0;
+            }
+        }
+    });
+    terms
+}
+
+fn by_name<'a>(terms: &'a mut Terms, name: &str) -> Option<&'a mut f64> {
+    Some(match name {
+        "queue" => &mut terms.queue,
+        "prefill" => &mut terms.prefill,
+        "harm" => &mut terms.harm,
+        "memory" => &mut terms.memory,
+        "adapter" => &mut terms.adapter,
+        "overdue" => &mut terms.overdue,
+        "failed" => &mut terms.failed,
+        "stuck" => &mut terms.stuck,
+        "uncertainty" => &mut terms.uncertainty,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_named_term_can_be_left_out() {
+        let full = Terms {
+            queue: 1.0,
+            prefill: 1.0,
+            harm: 1.0,
+            memory: 1.0,
+            adapter: 1.0,
+            overdue: 1.0,
+            failed: 1.0,
+            stuck: 1.0,
+            uncertainty: 1.0,
+        };
+        for (name, _) in full.named() {
+            leave_out(&[name.to_owned()]);
+            assert!((masked(full).total() - full.total() + 1.0).abs() < 1e-9, "{name}");
+        }
+        leave_out(&[]);
+    }
+}

@@ -1,0 +1,213 @@
+//! Berth itself: the shipped crates with the shipped defaults, wired as the glue of the filter wires them.
+//!
+//! ```text
+//! pod -> page text -> Poller -> sealed table -> MemoryStore -> View (one per worker) -> endpoints
+//! job -> body -> BodyReader -> facts ------------------------^   first byte, end ---> ledger
+//! ```
+//!
+//! One store and one poller a proxy, on the glue's tick. The only setting is the scrape interval, where a scenario asks
+//! for another than the default. Nothing here knows more than a proxy does.
+
+use crate::fleet::{BASE_MODEL, EPOCH_SECONDS, Fleet};
+use crate::page;
+use crate::scenario::Scenario;
+use crate::world::{Asked, Router};
+use berth_filter_routing::decision::Action;
+use berth_filter_routing::ledger::Outcome;
+use berth_filter_routing::request::{Api, BodyReader, NoPrompt};
+use berth_filter_routing::view::{self, Steering, View};
+use berth_shared_state::config::Config;
+use berth_shared_state::discovery::Found;
+use berth_shared_state::limits::TICK;
+use berth_shared_state::names;
+use berth_shared_state::pod::PodAddress;
+use berth_shared_state::poll::{Call, Effect, Event, Poller, Response, Target};
+use berth_shared_state::store::{MemoryStore, SharedData};
+use berth_shared_state::table::ScrapeError;
+use berth_shared_state::units::UnixMillis;
+use berth_tests_simulator::engine::Micros;
+use berth_tests_simulator::random::{Rng, mix2};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// One proxy with Berth in it.
+pub struct Berth {
+    config: Rc<Config>,
+    store: MemoryStore,
+    poller: Poller,
+    views: Vec<View>,
+    addresses: Vec<PodAddress>,
+    numbers: HashMap<PodAddress, usize>,
+    /// Version of the discovery that the poller knows.
+    discovery: Option<u64>,
+    bytes_per_token: f64,
+    /// Pods that refused a request, until its answer tells the filter who served it.
+    refused: HashMap<usize, usize>,
+    rng: Rng,
+}
+
+fn unix(now: Micros) -> UnixMillis {
+    UnixMillis(EPOCH_SECONDS * 1000 + now / 1000)
+}
+
+/// Address of a pod.
+#[must_use]
+pub fn address(pod: usize) -> PodAddress {
+    let text = format!("10.0.{}.{}:8000", pod / 250, pod % 250 + 1);
+    text.parse().expect("an address")
+}
+
+impl Berth {
+    /// Before the first tick.
+    ///
+    /// # Panics
+    /// When the config made here is not a valid one.
+    #[must_use]
+    pub fn new(scenario: &Scenario, proxy: usize, seed: u64) -> Self {
+        let addresses: Vec<PodAddress> = (0..scenario.pods.len()).map(address).collect();
+        let listed: Vec<String> = addresses.iter().map(PodAddress::to_string).collect();
+        let mut pool = serde_json::json!({"name": "lab", "discovery": {"static": listed}});
+        if let Some(interval) = scenario.scrape_ms {
+            pool["scrape"] = serde_json::json!({"interval": format!("{interval}ms")});
+        }
+        let document = serde_json::json!({"pools": [pool]}).to_string();
+        let config = Rc::new(Config::parse(document.as_bytes()).expect("a valid config"));
+        let view = |worker: usize| {
+            View::new(
+                Rc::clone(&config),
+                mix2(seed, worker as u64 + 1),
+                mix2(seed, worker as u64 + 1000),
+            )
+        };
+        Self {
+            poller: Poller::new(&config.pools[0], config.epoch, mix2(seed, proxy as u64)),
+            views: (0..scenario.workers).map(view).collect(),
+            store: MemoryStore::default(),
+            numbers: addresses
+                .iter()
+                .enumerate()
+                .map(|(number, address)| (*address, number))
+                .collect(),
+            addresses,
+            discovery: None,
+            bytes_per_token: scenario.bytes_per_token,
+            refused: HashMap::new(),
+            rng: Rng::new(seed),
+            config,
+        }
+    }
+
+    fn poll(&mut self, event: Event<'_>, fleet: &mut Fleet, now: Micros) {
+        let effects = self.poller.on(event, unix(now));
+        for effect in effects {
+            match effect {
+                Effect::Publish { bytes } => {
+                    let key = names::table_key(&self.config.pools[0].name);
+                    self.store
+                        .set(&key, &bytes, None)
+                        .expect("the store in memory takes any write");
+                }
+                Effect::Call(call) => self.answer(&call, fleet, now),
+                Effect::Log { .. } | Effect::Count { .. } => {}
+            }
+        }
+    }
+
+    /// Answers a call of the poller at once.
+    fn answer(&mut self, call: &Call, fleet: &mut Fleet, now: Micros) {
+        let body = match call.target {
+            Target::Metrics(address) => {
+                let pod = &mut fleet.pods[self.numbers[&address]];
+                pod.scrape(now).map(|scrape| pod.page(&scrape))
+            }
+            Target::Models(address) => {
+                let pod = &fleet.pods[self.numbers[&address]];
+                (!pod.down).then(|| page::models(&fleet.adapters, pod.config().max_model_len))
+            }
+            Target::Discovery => None,
+        };
+        let outcome = body.as_ref().map(|body| Response {
+            status: 200,
+            body: body.as_bytes(),
+            ..Response::default()
+        });
+        let outcome = outcome.ok_or(ScrapeError::Unreachable);
+        self.poll(Event::Answer { call: call.id, outcome }, fleet, now);
+    }
+
+    fn tell_refused(&mut self, asked: &Asked<'_>, pod: usize, now: Micros) {
+        if let Some(refused) = self.refused.remove(&asked.id) {
+            let attempts = u32::try_from(refused + 1).ok();
+            self.views[asked.worker].on_upstream(
+                &self.store,
+                asked.id as u64,
+                self.addresses[pod],
+                attempts,
+                unix(now),
+            );
+        }
+    }
+}
+
+impl Router for Berth {
+    fn tick_every(&self) -> Option<Micros> {
+        Some(TICK.0 * 1000)
+    }
+
+    fn tick(&mut self, fleet: &mut Fleet, now: Micros) {
+        if self.discovery != Some(fleet.discovery) {
+            self.discovery = Some(fleet.discovery);
+            let found = fleet
+                .listed()
+                .into_iter()
+                .map(|pod| Found::at(self.addresses[pod]))
+                .collect();
+            self.poll(Event::Pods(found), fleet, now);
+        }
+        self.poll(Event::Tick, fleet, now);
+        for view in &mut self.views {
+            view.tick(&self.store, unix(now));
+        }
+    }
+
+    fn pick(&mut self, asked: &Asked<'_>, fleet: &mut Fleet, now: Micros) -> Vec<usize> {
+        let mut reader = BodyReader::json(Api::Chat);
+        reader.feed(&asked.job.body(BASE_MODEL, self.bytes_per_token), &mut NoPrompt);
+        let facts = reader.finish();
+        let steering = Steering::default();
+        let request = view::Request {
+            id: asked.id as u64,
+            facts: &facts,
+            steering: &steering,
+            in_full: false,
+        };
+        let decision = self.views[asked.worker].decide(&self.store, &request, unix(now));
+        if decision.refresh_models {
+            self.poll(Event::RefreshModels, fleet, now);
+        }
+        match decision.action {
+            Action::Route { endpoints, .. } => endpoints.iter().map(|address| self.numbers[address]).collect(),
+            // The proxy's own load balancer decides.
+            Action::Pass(_) | Action::Reply(_) => {
+                let listed = fleet.listed();
+                vec![listed[self.rng.below(listed.len() as u64) as usize]]
+            }
+        }
+    }
+
+    fn sent(&mut self, asked: &Asked<'_>, _pod: usize, refused: usize, _now: Micros) {
+        if refused > 0 {
+            self.refused.insert(asked.id, refused);
+        }
+    }
+
+    fn first_byte(&mut self, asked: &Asked<'_>, pod: usize, now: Micros) {
+        self.tell_refused(asked, pod, now);
+        self.views[asked.worker].on_first_byte(&self.store, asked.id as u64, 200, asked.job.streams, unix(now));
+    }
+
+    fn ended(&mut self, asked: &Asked<'_>, pod: usize, outcome: Outcome, now: Micros) {
+        self.tell_refused(asked, pod, now);
+        self.views[asked.worker].on_end(&self.store, asked.id as u64, outcome, unix(now));
+    }
+}

@@ -1,0 +1,92 @@
+//! docs/lab.md, written from one run.
+
+use crate::report;
+use crate::scenario::Family;
+use crate::study::{Plan, Results};
+use std::fmt::Write as _;
+
+/// What runs besides the scenarios.
+#[derive(Debug, Default)]
+pub struct Extras {
+    /// (clients, load, result).
+    pub sweep: Vec<(&'static str, f64, Results)>,
+    /// Greedy and lookahead.
+    pub references: Option<Results>,
+    /// The table.
+    pub ablation: Option<String>,
+}
+
+/// All of a run.
+#[derive(Debug)]
+pub struct Document<'a> {
+    /// What made it.
+    pub command: String,
+    /// What ran.
+    pub plan: &'a Plan,
+    /// The scenarios.
+    pub main: &'a Results,
+    /// What else.
+    pub extras: &'a Extras,
+}
+
+const HEAD: &str = include_str!("document/head.md");
+const FOOT: &str = include_str!("document/foot.md");
+
+impl Document<'_> {
+    /// The tables alone.
+    #[must_use]
+    pub fn tables(&self) -> String {
+        let mut text = String::new();
+        let mut section = |title: &str, body: &str| {
+            if body.lines().count() > 2 {
+                let _ = write!(text, "\n## {title}\n\n{body}");
+            }
+        };
+        section("How far from clairvoyance", report::families(self.main).trim_start());
+        section("Berth and the best peer", &report::against_the_best(self.main));
+        section("Workers of one proxy", &report::alone(self.main, Family::Workers));
+        section("Scrape intervals", &report::alone(self.main, Family::Scrape));
+        if let Some(references) = &self.extras.references {
+            section("Is the reference strong?", &report::references(references));
+        }
+        if let Some(ablation) = &self.extras.ablation {
+            section("What each term is worth", &format!("{ABLATION}{ablation}"));
+        }
+        for family in Family::ALL {
+            section(
+                &format!("All numbers: {}", family.name()),
+                report::details(self.main, family).trim_start(),
+            );
+        }
+        text
+    }
+
+    /// The whole text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let seeds: Vec<String> = self.plan.seeds.iter().map(u64::to_string).collect();
+        let mut text = HEAD
+            .replace("{command}", &self.command)
+            .replace("{seeds}", &seeds.join(", "));
+        text.push_str(&self.tables());
+        text.push_str("\n## Plots\n\n");
+        for (name, _) in self.plots() {
+            let _ = writeln!(text, "![{name}](lab/{name})\n");
+        }
+        text.push_str(FOOT);
+        text
+    }
+
+    /// (file name, SVG).
+    #[must_use]
+    pub fn plots(&self) -> Vec<(String, String)> {
+        let mut plots = report::cdf_plots(self.main);
+        if !self.extras.sweep.is_empty() {
+            plots.push(report::load_plot(&self.extras.sweep));
+        }
+        plots
+    }
+}
+
+const ABLATION: &str = "Berth without a term, relative to Berth: mean / p99 time to first token, geometric mean over a family's \
+scenarios, a quarter of the requests of the first seed. Below 1 the term does harm there; noise is about 0.03.\n\n";

@@ -1,0 +1,217 @@
+//! The scenarios: pods, clients, faults, proxies. One place to add one's own.
+
+mod catalogue;
+
+pub use catalogue::{catalogue, load_sweep};
+
+use crate::client::synthetic::{Adapters, Chats, Groups, Plain, adapter_name};
+use crate::client::trace::{Cut, Traces, Which};
+use crate::client::{Job, finish};
+use crate::fleet::{Fault, Fleet, Pod};
+use berth_tests_simulator::engine::{Adapter, EngineConfig, Micros};
+
+/// What is aimed at together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Family {
+    /// Shared prefixes, chats, Mooncake.
+    Prefixes,
+    /// Azure, bursts, long contexts.
+    Plain,
+    /// Pods of different speed or size.
+    Unequal,
+    /// Adapters.
+    Lora,
+    /// Something goes wrong.
+    Faults,
+    /// Four proxies that do not talk to each other.
+    Proxies4,
+    /// Sixteen of them.
+    Proxies16,
+    /// Many pods.
+    Pods64,
+    /// 1, 2 and 8 workers of one proxy; Berth against itself.
+    Workers,
+    /// Scrape intervals of 0.2, 1 and 5 s; Berth against itself.
+    Scrape,
+}
+
+impl Family {
+    /// All, in the order of the tables.
+    pub const ALL: [Self; 10] = [
+        Self::Prefixes,
+        Self::Plain,
+        Self::Unequal,
+        Self::Lora,
+        Self::Faults,
+        Self::Proxies4,
+        Self::Proxies16,
+        Self::Pods64,
+        Self::Workers,
+        Self::Scrape,
+    ];
+
+    /// Its name in tables and files.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Prefixes => "prefixes",
+            Self::Plain => "plain",
+            Self::Unequal => "unequal",
+            Self::Lora => "lora",
+            Self::Faults => "faults",
+            Self::Proxies4 => "proxies-4",
+            Self::Proxies16 => "proxies-16",
+            Self::Pods64 => "pods-64",
+            Self::Workers => "workers",
+            Self::Scrape => "scrape",
+        }
+    }
+
+    /// What Berth's ratios to the greedy reference should be at most: mean and p99 of the time to first token.
+    #[must_use]
+    pub const fn aim(self) -> Option<(f64, f64)> {
+        match self {
+            Self::Prefixes => Some((1.10, 1.25)),
+            Self::Plain => Some((1.05, 1.25)),
+            Self::Unequal => Some((1.25, 1.5)),
+            Self::Lora => Some((1.20, 1.3)),
+            Self::Faults => Some((1.05, 1.3)),
+            Self::Proxies4 => Some((1.5, 1.6)),
+            Self::Proxies16 => Some((1.8, 1.9)),
+            Self::Pods64 => Some((1.05, 1.4)),
+            Self::Workers | Self::Scrape => None,
+        }
+    }
+
+    /// Only Berth and the greedy reference run here.
+    #[must_use]
+    pub const fn is_about_berth_alone(self) -> bool {
+        matches!(self, Self::Workers | Self::Scrape)
+    }
+}
+
+/// Who sends.
+#[derive(Debug, Clone)]
+pub enum Clients {
+    /// Shared prefixes.
+    Groups(Groups),
+    /// Conversations.
+    Chats(Chats),
+    /// A public trace.
+    Trace(Which, Cut),
+    /// Adapters.
+    Adapters(Adapters),
+    /// Prompts that share nothing.
+    Plain(Plain),
+}
+
+/// One scenario.
+#[derive(Debug, Clone)]
+pub struct Scenario {
+    /// Short and unique.
+    pub name: String,
+    /// Whom it counts for.
+    pub family: Family,
+    /// The pods.
+    pub pods: Vec<EngineConfig>,
+    /// Who sends.
+    pub clients: Clients,
+    /// What goes wrong.
+    pub faults: Vec<Fault>,
+    /// Proxies that do not talk to each other.
+    pub proxies: usize,
+    /// Workers in each.
+    pub workers: usize,
+    /// Berth's scrape interval in milliseconds; none = its default.
+    pub scrape_ms: Option<u64>,
+    /// Bytes of text that make a token.
+    pub bytes_per_token: f64,
+    /// The pods write the full recorded page, not the short one.
+    pub full_pages: bool,
+    /// The lookahead reference runs here too: it is slow.
+    pub lookahead: bool,
+}
+
+impl Scenario {
+    /// One proxy with two workers, nothing wrong.
+    #[must_use]
+    pub fn new(name: &str, family: Family, pods: Vec<EngineConfig>, clients: Clients) -> Self {
+        Self {
+            name: name.to_owned(),
+            family,
+            pods,
+            clients,
+            faults: Vec::new(),
+            proxies: 1,
+            workers: 2,
+            scrape_ms: None,
+            bytes_per_token: 4.0,
+            full_pages: false,
+            lookahead: false,
+        }
+    }
+
+    /// Its jobs; `size` scales their number.
+    #[must_use]
+    pub fn jobs(&self, traces: &Traces, seed: u64, size: f64) -> Vec<Job> {
+        let count = |count: usize| ((count as f64 * size) as usize).max(20);
+        finish(
+            match &self.clients {
+                Clients::Groups(groups) => Groups {
+                    count: count(groups.count),
+                    ..groups.clone()
+                }
+                .jobs(seed),
+                Clients::Chats(chats) => Chats {
+                    count: count(chats.count),
+                    ..chats.clone()
+                }
+                .jobs(seed),
+                Clients::Trace(which, cut) => traces.jobs(
+                    *which,
+                    Cut {
+                        rows: count(cut.rows),
+                        ..*cut
+                    },
+                    seed,
+                ),
+                Clients::Adapters(adapters) => Adapters {
+                    count: count(adapters.count),
+                    rollout: adapters.rollout.map(|at| (at as f64 * size) as Micros),
+                    ..adapters.clone()
+                }
+                .jobs(seed),
+                Clients::Plain(plain) => Plain {
+                    count: count(plain.count),
+                    ..plain.clone()
+                }
+                .jobs(seed),
+            },
+            seed,
+        )
+    }
+
+    /// Its pods before the first request.
+    #[must_use]
+    pub fn fleet(&self) -> Fleet {
+        let adapters = match &self.clients {
+            Clients::Adapters(Adapters { adapters, rollout, .. }) => {
+                let versions = 1..=1 + u32::from(rollout.is_some());
+                versions
+                    .flat_map(|version| (0..*adapters).map(move |index| Adapter::from(adapter_name(index, version))))
+                    .collect()
+            }
+            _ => Vec::new(),
+        };
+        let pods = self
+            .pods
+            .iter()
+            .map(|config| Pod::new(config.clone(), self.full_pages))
+            .collect();
+        Fleet {
+            pods,
+            adapters,
+            discovery: 0,
+        }
+    }
+}
