@@ -1,11 +1,15 @@
 //! What Berth costs. `scripts/bench` runs it; README.md says what the numbers mean.
 
+mod backend;
+mod native;
+mod proxy;
 mod report;
 mod timing;
 mod wasm;
 mod world;
 
 use anyhow::Result;
+use berth_tests_e2e::envoy::root;
 use clap::{Parser, ValueEnum};
 
 /// What Berth costs, as one table at the end.
@@ -36,6 +40,25 @@ fn main() -> Result<()> {
     if wanted(Part::Wasm) {
         groups.extend(wasm::run(arguments.quick)?);
     }
+    if wanted(Part::Native) {
+        groups.extend(native::run(arguments.quick)?);
+    }
+    if wanted(Part::Envoy) {
+        groups.extend(proxy::run(arguments.quick)?);
+    }
+    if arguments.write {
+        let command = if arguments.quick { "scripts/bench --quick --write" } else { "scripts/bench --write" };
+        std::fs::write(root().join("docs/bench.md"), report::markdown(&groups, &machine(), command))?;
+    }
     print!("{}", report::text(&groups));
     Ok(())
+}
+
+/// Cores and CPU family, as far as the system says.
+fn machine() -> String {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let cpu = model.map_or(std::env::consts::ARCH, |(_, name)| name.trim());
+    format!("{cores} cores, {cpu}, shared with other work")
 }

@@ -11,7 +11,7 @@ use berth_shared_state::names;
 use berth_shared_state::table;
 use berth_shared_state::units::UnixMillis;
 use berth_tests_e2e::envoy::root;
-use berth_tests_host::{Host, Plugin, PluginId, Settings, Step, Stream, Thread};
+use berth_tests_host::{Answer, Host, Plugin, PluginId, Settings, Step, Stream, Thread};
 
 use crate::report::Group;
 use crate::timing::median;
@@ -191,7 +191,14 @@ impl Rig {
 
 /// Every group of this part.
 pub fn run(quick: bool) -> Result<Vec<Group>> {
-    Ok(vec![phases(quick)?, pods(quick)?, in_flight(quick)?, bodies()?, memory(quick)?])
+    Ok(vec![
+        phases(quick)?,
+        pods(quick)?,
+        in_flight(quick)?,
+        bodies()?,
+        pages()?,
+        memory(quick)?,
+    ])
 }
 
 const UNIT: &str = "instructions";
@@ -245,6 +252,43 @@ fn bodies() -> Result<Group> {
         let spent = rig.typical(5, &body)?;
         group.add(format!("{kib} KB"), spent.body as f64, UNIT);
         group.add(format!("{kib} KB, of each byte"), spent.body as f64 / body.len() as f64, "per byte");
+    }
+    Ok(group)
+}
+
+/// The service polls eight pods for a while; all it does is divided by the scrapes.
+fn pages() -> Result<Group> {
+    const PODS: usize = 8;
+    let mut group = Group::new("One scrape in the service's wasm: read the page, publish the table", "the first page");
+    for name in ["vllm-metrics-lora-waiting.txt", "vllm-metrics-idle.txt"] {
+        let (page, models) = (world::capture(name)?, world::models_page());
+        let size = page.len();
+        let file = root().join("dist/berth_service.wasm");
+        let wasm = std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        let mut host = Host::new(Settings::default());
+        host.add_cluster(names::SCRAPE_CLUSTER);
+        host.on_callout(move |call| match call.headers.get(":path") {
+            Some("/metrics") => Answer::reply(200, page.clone()),
+            _ => Answer::reply(200, models.clone()),
+        });
+        let plugin = Plugin {
+            root_id: names::ROOT_SERVICE.to_owned(),
+            vm_id: VM.to_owned(),
+            ..Plugin::new("berth_service", world::config(PODS))
+        };
+        let service = host.add_service(&wasm, plugin)?;
+        host.advance(Duration::from_secs(5));
+        let scrapes = |host: &Host| {
+            let calls = host.callouts();
+            calls.iter().filter(|call| call.headers.get(":path") == Some("/metrics")).count() as u64
+        };
+        let (fuel, made) = (host.fuel_used(service, Thread::Main), scrapes(&host));
+        host.advance(Duration::from_secs(20));
+        let (fuel, made) = (host.fuel_used(service, Thread::Main) - fuel, scrapes(&host) - made);
+        anyhow::ensure!(made > 0, "the service does not scrape");
+        let each = fuel as f64 / made as f64;
+        group.add(format!("{name}, {} KB", size / 1_000), each, UNIT);
+        group.add(format!("{name}, of each byte"), each / size as f64, "per byte");
     }
     Ok(group)
 }

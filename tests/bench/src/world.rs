@@ -99,6 +99,14 @@ pub fn body(bytes: usize) -> Vec<u8> {
     text.into_bytes()
 }
 
+/// A models page that lists the base and the adapters of [`table`].
+pub fn models_page() -> String {
+    let base = serde_json::json!({"id": "llama-3-8b", "object": "model", "parent": null, "max_model_len": 131_072});
+    let adapter = |n| serde_json::json!({"id": format!("adapter-{n}"), "object": "model", "parent": "llama-3-8b"});
+    let data: Vec<_> = std::iter::once(base).chain((1..=ADAPTERS).map(adapter)).collect();
+    serde_json::json!({"object": "list", "data": data}).to_string()
+}
+
 /// A recorded page, by its file name under `tests/fixtures/captures`.
 pub fn capture(name: &str) -> Result<Vec<u8>> {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../fixtures/captures").join(name);
