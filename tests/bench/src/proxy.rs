@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use berth_tests_e2e::client::Client;
 use berth_tests_e2e::envoy::{self, Envoy};
+use serde_json::Value;
 
 use crate::report::Group;
 use crate::timing::{median, quantile};
@@ -47,10 +48,9 @@ async fn compare(quick: bool) -> Result<Vec<Group>> {
     let pods = backend::start(PODS).await?;
     let addresses: Vec<String> = pods.iter().map(ToString::to_string).collect();
     let config = serde_json::json!({"pools": [{"name": "llama", "discovery": {"static": addresses}}]});
-    let (with, without) = (envoy::scratch("bench-with")?, envoy::scratch("bench-without")?);
     let mut sides = [
-        side("without Berth", Envoy::with_config(&without, &config, &["--without-berth"]).await?),
-        side("with Berth", Envoy::with_config(&with, &config, &[]).await?),
+        side("without Berth", &config, &["--without-berth"]).await?,
+        side("with Berth", &config, &[]).await?,
     ];
     let (turns, length) = if quick { (2, 2) } else { (7, 4) };
     let length = Duration::from_secs(length);
@@ -87,12 +87,17 @@ async fn compare(quick: bool) -> Result<Vec<Group>> {
     Ok(groups)
 }
 
-const fn side(name: &'static str, envoy: Envoy) -> Side {
-    Side {
+async fn side(name: &'static str, config: &Value, more: &[&str]) -> Result<Side> {
+    let folder = envoy::scratch("bench")?;
+    let file = folder.join("berth.json");
+    std::fs::write(&file, config.to_string())?;
+    let (gateway, admin) = (envoy::free_port()?, envoy::free_port()?);
+    let yaml = envoy::render(&file, gateway, admin, more).await?;
+    Ok(Side {
         name,
-        envoy,
+        envoy: Envoy::start(&folder, &yaml, gateway, admin, &[]).await?,
         turns: Vec::new(),
-    }
+    })
 }
 
 /// CPU of a proxy without requests: Berth scrapes, the other does nothing.
