@@ -32,6 +32,9 @@ use pool::PoolView;
 pub use pool::TableError;
 pub use steering::Steering;
 
+/// Attempts of one request that are looked at; no proxy retries more often.
+const ATTEMPTS_MAX: u32 = 16;
+
 /// Stands for a model name longer than any name can be: no pod lists it, so it meets the same rules
 /// as any other unknown name.
 const TOO_LONG: &str = "(name longer than 256 bytes)";
@@ -188,12 +191,20 @@ impl View {
         let Some(view) = self.pools.get_mut(routed.pool) else {
             return;
         };
-        if routed.endpoints.first() == Some(&serving) {
+        // A short list is walked round and round; where attempts are not told, up to the serving pod.
+        let list = routed.endpoints.iter();
+        let mut failed: Vec<PodKey> = match attempts {
+            Some(attempts) => {
+                let before = list.cycle().take(attempts.saturating_sub(1).min(ATTEMPTS_MAX) as usize);
+                before.filter(|pod| **pod != serving).map(|pod| pod.key()).collect()
+            }
+            None => list.take_while(|pod| **pod != serving).map(|pod| pod.key()).collect(),
+        };
+        failed.sort_unstable();
+        failed.dedup();
+        if failed.is_empty() && routed.endpoints.first() == Some(&serving) {
             return;
         }
-        let retries = attempts.map_or(usize::MAX, |attempts| attempts.saturating_sub(1) as usize);
-        let before = routed.endpoints.iter().take_while(|pod| **pod != serving);
-        let failed: Vec<PodKey> = before.take(retries).map(|pod| pod.key()).collect();
         self.counts
             .ledger(view.ledger.moved(store, id, &failed, serving.key(), now));
         // Said once: a second report of the same pod changes nothing.

@@ -193,6 +193,18 @@ fn the_pods_that_a_retry_left_behind_are_charged_and_the_request_moves() {
 }
 
 #[test]
+fn a_short_list_is_walked_again_and_the_serving_pod_is_not_blamed() {
+    let store = MemoryStore::default();
+    publish(&store, "a", "base", &["10.0.0.1:80", "10.0.0.2:80"], 1);
+    let mut view = view(ONE, 1);
+    let list = endpoints(&decide(&mut view, &store, 1, Some("base"), 10));
+    // First, second, first again: that one answered in the end.
+    view.on_upstream(&store, 1, list[0], Some(3), at(50));
+    assert_eq!(booked(&store, list[0]), (1, 0));
+    assert_eq!([avoided(&store, list[0]), avoided(&store, list[1])], [false, true]);
+}
+
+#[test]
 fn a_pod_outside_of_the_list_serves_without_blame_for_one_attempt() {
     let store = MemoryStore::default();
     three(&store);
