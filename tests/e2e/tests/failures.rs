@@ -77,6 +77,12 @@ async fn a_worker_that_traps_takes_neither_the_table_nor_the_others_with_it() ->
         Ok(rig.stat("models_reads").await? >= 2 && rig.stat("scrapes").await? >= 2)
     })
     .await?;
+    // A VM younger than a second and a half is not reloaded at once. A table is published every three seconds.
+    let publishes = rig.stat("publishes").await?;
+    rig.until("VMs of some age", async || {
+        Ok(rig.stat("publishes").await? > publishes + 1)
+    })
+    .await?;
     ledger_empties(&rig).await?;
     // Sixteen streams, each on its own connection: the kernel gives both workers some.
     let mut streams = Vec::new();
