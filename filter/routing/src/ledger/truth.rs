@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use berth_shared_state::limits::{LEDGER_ENTRY_MAX_AGE, LEDGER_HORIZON, LEDGER_IN_FLIGHT_MAX};
+use berth_shared_state::limits::{LEDGER_ENTRY_MAX_AGE, LEDGER_HORIZON, LEDGER_IN_FLIGHT_MAX, LEDGER_WAIT_MIN};
 use berth_shared_state::pod::PodKey;
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use hashbrown::HashMap;
@@ -80,11 +80,14 @@ impl Truth {
 
     pub fn end(&mut self, id: u64, now: UnixMillis) -> Option<InFlight> {
         let request = self.in_flight.remove(&id)?;
+        let unseen = if request.streams { now } else { now.min(request.due()) };
+        let answered_at = request.answered_at.unwrap_or(unseen);
+        if answered_at.since(request.sent_at) < LEDGER_WAIT_MIN {
+            return Some(request);
+        }
         if self.gone.len() >= LEDGER_IN_FLIGHT_MAX {
             self.gone.pop_front();
         }
-        let unseen = if request.streams { now } else { now.min(request.due()) };
-        let answered_at = request.answered_at.unwrap_or(unseen);
         self.gone.push_back(Gone {
             pod: request.pod,
             sent_at: request.sent_at,
@@ -136,8 +139,7 @@ impl Truth {
         sample_at: impl Fn(PodKey) -> Option<UnixMillis>,
     ) -> Vec<(PodKey, Record)> {
         let keep_from = |pod| horizon(now, LEDGER_HORIZON).max(sample_at(pod).unwrap_or_default());
-        self.gone
-            .retain(|gone| gone.sent_at < gone.answered_at && gone.answered_at >= keep_from(gone.pod));
+        self.gone.retain(|gone| gone.answered_at >= keep_from(gone.pod));
         // Most requests are old, so they are folded before anything is sorted.
         let mut all = Vec::new();
         let mut pods: HashMap<PodKey, (UnixMillis, [Option<Record>; 2])> = HashMap::new();
