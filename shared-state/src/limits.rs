@@ -168,6 +168,9 @@ pub const LEDGER_VIEW_SILENT: Millis = Millis(5_000);
 pub const LEDGER_HEARTBEAT: Millis = Millis(1_000);
 /// Events older than this are folded into sums even where no scrape has shown them.
 pub const LEDGER_HORIZON: Millis = Millis(10_000);
+/// A wait that was shorter is not remembered once its request is gone: whether a scrape, which takes
+/// milliseconds itself, counted it as waiting is chance. Very fast servers would fill the ledger.
+pub const LEDGER_WAIT_MIN: Millis = Millis(10);
 /// Records of all workers in one ledger, about 20 bytes each: 80 KiB are read in about 10 us.
 /// Beyond it each worker folds its older records into two sums per pod.
 pub const LEDGER_ENTRIES_MAX: usize = 4096;

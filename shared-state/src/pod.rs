@@ -49,8 +49,43 @@ impl PodAddress {
 }
 
 impl fmt::Display for PodAddress {
+    /// As the socket address, in one piece: each decision writes half a dozen of them, and the
+    /// standard library's nine pieces each were a tenth of its work.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        let SocketAddr::V4(address) = self.0 else {
+            return self.0.fmt(f);
+        };
+        const LONGEST: usize = "255.255.255.255:65535".len();
+        let mut text = [0; LONGEST];
+        let mut free = text.iter_mut();
+        for (octet, before) in address
+            .ip()
+            .octets()
+            .into_iter()
+            .zip([None, Some(b'.'), Some(b'.'), Some(b'.')])
+        {
+            put(&mut free, before, u16::from(octet));
+        }
+        put(&mut free, Some(b':'), address.port());
+        let used = LONGEST - free.len();
+        f.pad(
+            text.get(..used)
+                .and_then(|text| core::str::from_utf8(text).ok())
+                .unwrap_or_default(),
+        )
+    }
+}
+
+/// Writes a separator and a number.
+fn put<'a>(free: &mut impl Iterator<Item = &'a mut u8>, before: Option<u8>, number: u16) {
+    let digits = [10_000, 1_000, 100, 10, 1]
+        .into_iter()
+        .filter(|unit| number >= *unit || *unit == 1);
+    let digits = digits.map(|unit| b'0' + (number / unit % 10) as u8);
+    for byte in before.into_iter().chain(digits) {
+        if let Some(place) = free.next() {
+            *place = byte;
+        }
     }
 }
 
@@ -60,6 +95,27 @@ impl FromStr for PodAddress {
         match text.parse::<SocketAddr>() {
             Ok(address) if address.port() != 0 => Ok(Self(address)),
             _ => Err(NotAnAddress),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_reads_as_the_standard_library_writes_it() {
+        for text in [
+            "0.0.0.0:1",
+            "10.0.0.1:80",
+            "9.10.99.100:8000",
+            "255.255.255.255:65535",
+            "[::1]:80",
+            "[fd00::1]:8000",
+        ] {
+            let address: PodAddress = text.parse().unwrap();
+            assert_eq!(address.to_string(), text);
+            assert_eq!(format!("{address:>30}|"), format!("{:>30}|", address.socket()));
         }
     }
 }

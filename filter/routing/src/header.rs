@@ -61,19 +61,24 @@ fn write_decision(out: &mut String, decision: &Decision) -> fmt::Result {
         Action::Pass(reason) => write!(out, "pass={};", reason.as_str())?,
     }
     if let Some(first) = why.considered.first() {
-        write!(out, "cost={:.0};", first.cost)?;
+        write!(out, "cost={};", whole(first.cost))?;
         for (term, value) in first.terms.named().into_iter().filter(|(_, value)| *value >= 0.5) {
-            write!(out, "{term}={value:.0};")?;
+            write!(out, "{term}={};", whole(value))?;
         }
         write!(out, "adapter-is={};reading={};", word(&first.tier), word(&first.stage))?;
     }
     for next in why.considered.iter().skip(1).take(2) {
-        write!(out, "next={}@{:.0};", next.pod, next.cost)?;
+        write!(out, "next={}@{};", next.pod, whole(next.cost))?;
     }
     for note in &why.notes {
         write!(out, "note={};", word(note))?;
     }
     write!(out, "candidates={};pool={}", why.candidates, why.pool)
+}
+
+/// Milliseconds as a whole number, like `{:.0}` at a quarter of its price.
+const fn whole(millis: f64) -> i64 {
+    millis.round_ties_even() as i64
 }
 
 /// Headers of a refusal.

@@ -124,20 +124,22 @@ impl Ledger {
         if ordered { Ok(ledger) } else { Err(SealError::Damaged) }
     }
 
+    /// All that is known of one pod.
+    #[must_use]
+    pub fn at(&self, pod: PodKey) -> AtPod<'_> {
+        AtPod(self.pod(pod))
+    }
+
     /// What all living views have at a pod whose gauges were read at `sample_at`.
     #[must_use]
     pub fn own(&self, pod: PodKey, sample_at: Option<UnixMillis>) -> OwnLoad {
-        let mut own = OwnLoad::default();
-        for record in self.pod(pod).map_or(&[][..], |state| &state.records) {
-            own.add(record, sample_at);
-        }
-        own
+        self.at(pod).own(sample_at)
     }
 
     /// The pod's own learned prefill rate in tokens per millisecond; `None` = too little was seen.
     #[must_use]
     pub fn rate(&self, pod: PodKey) -> Option<f64> {
-        self.pod(pod)?.memory.rate()
+        self.at(pod).rate()
     }
 
     /// The pool's prefill rate in tokens per millisecond: the median of its pods' rates.
@@ -151,17 +153,14 @@ impl Ledger {
     /// Until when the pod should be avoided after failures; may lie in the past.
     #[must_use]
     pub fn avoided_until(&self, pod: PodKey) -> Option<UnixMillis> {
-        self.pod(pod)?.memory.avoid_until
+        self.at(pod).avoided_until()
     }
 
     /// Adapters sent to this incarnation of the pod, as (xxh64 of the name, last sent), newest
     /// first.
     #[must_use]
     pub fn recent_adapters(&self, pod: PodKey, incarnation: u32) -> &[(u64, UnixMillis)] {
-        match self.pod(pod) {
-            Some(state) if state.memory.incarnation >= incarnation => &state.memory.adapters,
-            _ => &[],
-        }
+        self.at(pod).recent_adapters(incarnation)
     }
 
     /// At least this many requests of all living views were sent to a pod before `at` and are in
@@ -292,6 +291,43 @@ impl Ledger {
             for state in &mut self.pods {
                 state.memory.adapters.truncate(each);
             }
+        }
+    }
+}
+
+/// What a ledger knows of one pod, looked up once: a decision asks it of every pod.
+#[derive(Clone, Copy, Debug)]
+pub struct AtPod<'a>(Option<&'a PodState>);
+
+impl<'a> AtPod<'a> {
+    /// See [`Ledger::own`].
+    #[must_use]
+    pub fn own(self, sample_at: Option<UnixMillis>) -> OwnLoad {
+        let mut own = OwnLoad::default();
+        for record in self.0.map_or(&[][..], |state| &state.records) {
+            own.add(record, sample_at);
+        }
+        own
+    }
+
+    /// See [`Ledger::rate`].
+    #[must_use]
+    pub fn rate(self) -> Option<f64> {
+        self.0?.memory.rate()
+    }
+
+    /// See [`Ledger::avoided_until`].
+    #[must_use]
+    pub fn avoided_until(self) -> Option<UnixMillis> {
+        self.0?.memory.avoid_until
+    }
+
+    /// See [`Ledger::recent_adapters`].
+    #[must_use]
+    pub fn recent_adapters(self, incarnation: u32) -> &'a [(u64, UnixMillis)] {
+        match self.0 {
+            Some(state) if state.memory.incarnation >= incarnation => &state.memory.adapters,
+            _ => &[],
         }
     }
 }

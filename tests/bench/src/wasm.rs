@@ -153,7 +153,7 @@ impl Rig {
             .0)
     }
 
-    /// So many requests in flight, half of them past their first token.
+    /// So many requests in flight, half of them past their first token, all seen by a scrape since.
     fn fill(&mut self, in_flight: usize) -> Result<()> {
         let body = world::body(1 << 10);
         while self.open.len() < in_flight {
@@ -164,6 +164,9 @@ impl Rig {
                 self.answer(worker, &stream, false)?;
             }
             self.open.push((stream, worker));
+        }
+        for _ in 0..2 * PUBLISH / 100 {
+            self.step(Duration::from_millis(100))?;
         }
         Ok(())
     }

@@ -193,14 +193,11 @@ impl<'a> Candidates<'a> {
         let home = self.home();
         let cold_load = self.input.pool.adapters.cold_load.0 as f64;
         for one in &mut self.list {
-            let belief = self.name.map_or(0.0, |name| {
-                let is_home = home.is_some_and(|home| serving::bid(name.key(), one.pod.row) == home);
-                if is_home && one.pod.row.resident.is_none() {
-                    BELIEF * self.fleet.elsewhere()
-                } else {
-                    0.0
-                }
-            });
+            let belief = if home == Some(one.pod.row.address) && one.pod.row.resident.is_none() {
+                BELIEF * self.fleet.elsewhere()
+            } else {
+                0.0
+            };
             let slots = one.pod.row.activity.as_ref().filter(|_| one.stage != Stage::Unknown);
             let adapter = if self.by_load {
                 0.0
@@ -218,14 +215,19 @@ impl<'a> Candidates<'a> {
         });
     }
 
-    /// The highest bid for the adapter, where somebody would have to load it and others send too.
-    fn home(&self) -> Option<u64> {
+    /// The pod with the highest bid for the adapter, where somebody would have to load it and others
+    /// send too.
+    fn home(&self) -> Option<PodAddress> {
         let name = self.name?;
         let cold = self.list.iter().any(|one| one.tier >= Tier::Registered);
         if self.by_load || !cold || self.fleet.elsewhere() <= 0.0 {
             return None;
         }
-        self.list.iter().map(|one| serving::bid(name.key(), one.pod.row)).max()
+        let best = self
+            .list
+            .iter()
+            .max_by_key(|one| serving::bid(name.key(), one.pod.row))?;
+        Some(best.pod.row.address)
     }
 
     /// Picks, and says why.

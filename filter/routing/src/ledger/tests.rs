@@ -1,6 +1,6 @@
 use super::truth::{InFlight, Truth};
 use super::*;
-use berth_shared_state::limits::{LEDGER_ENTRY_MAX_AGE, LEDGER_EXCESS_PATIENCE, LEDGER_IN_FLIGHT_MAX};
+use berth_shared_state::limits::{LEDGER_ENTRY_MAX_AGE, LEDGER_EXCESS_PATIENCE, LEDGER_IN_FLIGHT_MAX, LEDGER_WAIT_MIN};
 use berth_shared_state::names::ledger_key;
 use berth_shared_state::store::{MemoryStore, SharedData, StoreError, Stored};
 use core::cell::Cell;
@@ -101,6 +101,25 @@ fn a_sample_splits_requests_by_what_its_gauges_could_show() {
         );
     }
     assert_eq!(ledger_in(&store).own(A, Some(at(1101))).sent_since_tokens, Tokens(1500));
+}
+
+#[test]
+fn a_short_wait_is_forgotten_with_its_request() {
+    for (waited, remembered) in [(LEDGER_WAIT_MIN.0 - 1, 0), (LEDGER_WAIT_MIN.0, 1)] {
+        let store = MemoryStore::default();
+        let mut view = LedgerView::new("p", 1);
+        view.sent(&store, &stream(1, A), at(1000));
+        view.first_token(&store, 1, true, at(1000 + waited));
+        let sample = Some(at(1001));
+        assert_eq!(
+            ledger_in(&store).own(A, sample).unanswered_at_sample,
+            1,
+            "while in flight"
+        );
+        view.ended(&store, 1, Outcome::Success, at(1400));
+        let own = ledger_in(&store).own(A, sample);
+        assert_eq!(own.unanswered_at_sample, remembered, "after {waited} ms");
+    }
 }
 
 #[test]

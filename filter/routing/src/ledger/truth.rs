@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use berth_shared_state::limits::{LEDGER_ENTRY_MAX_AGE, LEDGER_HORIZON, LEDGER_IN_FLIGHT_MAX};
+use berth_shared_state::limits::{LEDGER_ENTRY_MAX_AGE, LEDGER_HORIZON, LEDGER_IN_FLIGHT_MAX, LEDGER_WAIT_MIN};
 use berth_shared_state::pod::PodKey;
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
+use hashbrown::HashMap;
 
 use super::{Phase, Record};
 
@@ -32,6 +33,13 @@ impl InFlight {
     fn due(&self) -> UnixMillis {
         self.sent_at + self.predicted
     }
+
+    /// When [`Truth::settle`] next has to look at it.
+    fn settles_at(&self) -> UnixMillis {
+        let waits = !self.streams && self.answered_at.is_none();
+        let too_old = self.sent_at + LEDGER_ENTRY_MAX_AGE;
+        if waits { self.due().min(too_old) } else { too_old }
+    }
 }
 
 /// A request that is gone, as long as a sample may still count it as waiting.
@@ -47,6 +55,8 @@ struct Gone {
 pub(super) struct Truth {
     in_flight: BTreeMap<u64, InFlight>,
     gone: VecDeque<Gone>,
+    /// Nothing is to be settled before.
+    settle_at: UnixMillis,
 }
 
 impl Truth {
@@ -60,6 +70,7 @@ impl Truth {
         {
             self.in_flight.remove(&oldest);
         }
+        self.settle_at = self.settle_at.min(request.settles_at());
         self.in_flight.insert(id, request);
     }
 
@@ -69,11 +80,14 @@ impl Truth {
 
     pub fn end(&mut self, id: u64, now: UnixMillis) -> Option<InFlight> {
         let request = self.in_flight.remove(&id)?;
+        let unseen = if request.streams { now } else { now.min(request.due()) };
+        let answered_at = request.answered_at.unwrap_or(unseen);
+        if answered_at.since(request.sent_at) < LEDGER_WAIT_MIN {
+            return Some(request);
+        }
         if self.gone.len() >= LEDGER_IN_FLIGHT_MAX {
             self.gone.pop_front();
         }
-        let unseen = if request.streams { now } else { now.min(request.due()) };
-        let answered_at = request.answered_at.unwrap_or(unseen);
         self.gone.push_back(Gone {
             pod: request.pod,
             sent_at: request.sent_at,
@@ -85,7 +99,11 @@ impl Truth {
     /// Releases the prompt work of requests that show no first token, at the time predicted for
     /// it, and forgets what is too old to be true. True when anything changed.
     pub fn settle(&mut self, now: UnixMillis) -> bool {
+        if now < self.settle_at {
+            return false;
+        }
         let mut changed = false;
+        let mut next = UnixMillis(u64::MAX);
         self.in_flight.retain(|_, request| {
             if !request.streams && request.answered_at.is_none() && request.due() <= now {
                 request.answered_at = Some(request.due());
@@ -93,8 +111,10 @@ impl Truth {
             }
             let keep = now.since(request.sent_at) <= LEDGER_ENTRY_MAX_AGE;
             changed |= !keep;
+            next = next.min(request.settles_at());
             keep
         });
+        self.settle_at = next;
         changed
     }
 
@@ -119,9 +139,26 @@ impl Truth {
         sample_at: impl Fn(PodKey) -> Option<UnixMillis>,
     ) -> Vec<(PodKey, Record)> {
         let keep_from = |pod| horizon(now, LEDGER_HORIZON).max(sample_at(pod).unwrap_or_default());
-        self.gone
-            .retain(|gone| gone.sent_at < gone.answered_at && gone.answered_at >= keep_from(gone.pod));
-        let mut all: Vec<(PodKey, Record)> = self.in_flight.values().map(record).collect();
+        self.gone.retain(|gone| gone.answered_at >= keep_from(gone.pod));
+        // Most requests are old, so they are folded before anything is sorted.
+        let mut all = Vec::new();
+        let mut pods: HashMap<PodKey, (UnixMillis, [Option<Record>; 2])> = HashMap::new();
+        for (pod, record) in self.in_flight.values().map(record) {
+            let (keep_from, [unanswered, generating]) = pods.entry(pod).or_insert_with(|| (keep_from(pod), [None; 2]));
+            let fold = match record.phase {
+                Phase::Unanswered { .. } => unanswered,
+                Phase::Generating { .. } | Phase::Ended { .. } => generating,
+            };
+            match fold {
+                _ if last_event(&record) >= *keep_from => all.push((pod, record)),
+                Some(into) => absorb(into, &record),
+                None => *fold = Some(record),
+            }
+        }
+        let folds = pods
+            .into_iter()
+            .flat_map(|(pod, (_, folds))| folds.map(|fold| (pod, fold)));
+        all.extend(folds.filter_map(|(pod, fold)| Some((pod, fold?))));
         all.extend(self.gone.iter().map(|gone| {
             let phase = Phase::Ended {
                 answered_at: gone.answered_at,
@@ -138,7 +175,6 @@ impl Truth {
             )
         }));
         all.sort_by_key(|(pod, record)| (*pod, kind(record), record.sent_at));
-        fold(&mut all, keep_from);
         let mut reach = LEDGER_HORIZON;
         while all.len() > bound && reach.0 > 0 {
             reach = Millis(reach.0 / 2);
@@ -220,15 +256,28 @@ fn fold(all: &mut Vec<(PodKey, Record)>, keep_from: impl Fn(PodKey) -> UnixMilli
     *all = folded;
 }
 
-/// Adds a younger record to an older one.
-fn absorb(into: &mut Record, younger: &Record) {
-    into.count = into.count.saturating_add(younger.count);
-    into.context = into.context + younger.context;
-    match (&mut into.phase, younger.phase) {
-        (Phase::Unanswered { tokens, .. }, Phase::Unanswered { tokens: more, .. }) => *tokens = *tokens + more,
+/// Adds a record to another of its pod and kind. What only one request can have is the oldest's.
+fn absorb(into: &mut Record, other: &Record) {
+    into.count = into.count.saturating_add(other.count);
+    into.context = into.context + other.context;
+    let older = other.sent_at < into.sent_at;
+    match (&mut into.phase, other.phase) {
+        (
+            Phase::Unanswered { tokens, predicted },
+            Phase::Unanswered {
+                tokens: more,
+                predicted: others,
+            },
+        ) => {
+            *tokens = *tokens + more;
+            if older {
+                *predicted = others;
+            }
+        }
         (Phase::Generating { answered_at }, Phase::Generating { answered_at: other }) => {
             *answered_at = (*answered_at).min(other);
         }
         _ => {}
     }
+    into.sent_at = into.sent_at.min(other.sent_at);
 }

@@ -107,6 +107,8 @@ pub struct LedgerView {
     token: Option<Option<Cas>>,
     written_at: UnixMillis,
     cleaned_at: UnixMillis,
+    /// The truth changed since it was last written.
+    unwritten: bool,
     /// The shared value may still hold records of this view.
     on_record: bool,
 }
@@ -129,6 +131,7 @@ impl LedgerView {
             token: None,
             written_at: UnixMillis(0),
             cleaned_at: UnixMillis(0),
+            unwritten: false,
             on_record: false,
         }
     }
@@ -150,8 +153,11 @@ impl LedgerView {
             return Synced::Idle;
         }
         let read = self.read(store, now);
-        self.truth.settle(now);
-        self.apply(now);
+        self.unwritten |= self.truth.settle(now);
+        self.catch_up(now);
+        if !self.is_written_down() {
+            self.rewrite(now);
+        }
         read.map_or_else(Synced::Refused, |()| Synced::Idle)
     }
 
@@ -336,11 +342,29 @@ impl LedgerView {
 
     /// Puts the own truth and the pending lessons into `seen`.
     fn apply(&mut self, now: UnixMillis) {
+        self.catch_up(now);
+        self.rewrite(now);
+    }
+
+    fn catch_up(&mut self, now: UnixMillis) {
         self.seen.drop_silent(now);
         for lesson in self.pending.iter().skip(self.applied) {
             self.seen.learn(lesson, now);
         }
         self.applied = self.pending.len();
+    }
+
+    /// Whether `seen` holds the own truth as it stands: the truth did not change since it was last
+    /// written, and that is what is there. The heartbeat tells an older writing.
+    fn is_written_down(&self) -> bool {
+        let mut own = self.seen.views.iter().filter(|head| head.nonce == self.nonce);
+        match own.next() {
+            Some(head) => !self.unwritten && head.heartbeat == self.written_at,
+            None => self.truth.is_empty(),
+        }
+    }
+
+    fn rewrite(&mut self, now: UnixMillis) {
         let (truth, facts) = (&mut self.truth, &self.facts);
         self.seen.replace(self.nonce, now, |bound| {
             truth.records(now, bound, |pod| facts.get(&pod).and_then(|fact| fact.sample_at))
@@ -348,6 +372,7 @@ impl LedgerView {
     }
 
     fn write(&mut self, store: &dyn SharedData, now: UnixMillis) -> Synced {
+        self.unwritten = true;
         self.truth.settle(now);
         // The token of an old reading is no use: an absent key may exist by now.
         let mut token = if self.is_young(now) { self.token.take() } else { None };
@@ -382,6 +407,7 @@ impl LedgerView {
         self.pending.clear();
         self.applied = 0;
         self.written_at = now;
+        self.unwritten = false;
         self.on_record = !self.truth.is_empty();
     }
 

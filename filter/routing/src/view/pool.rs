@@ -103,13 +103,16 @@ impl PoolView {
             return Vec::new();
         };
         let ledger = self.ledger.ledger();
-        let facts = snapshot.pods().iter().zip(&self.keys).map(|(row, key)| PodFacts {
-            row,
-            freshness: snapshot.freshness(row, pool, now),
-            own: ledger.own(*key, row.scraped_at),
-            rate: ledger.rate(*key),
-            avoided_until: ledger.avoided_until(*key),
-            recent_adapters: ledger.recent_adapters(*key, row.incarnation),
+        let facts = snapshot.pods().iter().zip(&self.keys).map(|(row, key)| {
+            let known = ledger.at(*key);
+            PodFacts {
+                row,
+                freshness: snapshot.freshness(row, pool, now),
+                own: known.own(row.scraped_at),
+                rate: known.rate(),
+                avoided_until: known.avoided_until(),
+                recent_adapters: known.recent_adapters(row.incarnation),
+            }
         });
         facts.collect()
     }

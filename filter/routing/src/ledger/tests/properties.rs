@@ -227,7 +227,9 @@ impl World {
                 }
             }
             let waited = sample.is_some_and(|sample| released.is_none_or(|released| released >= sample));
-            own.unanswered_at_sample += u32::from(!since && waited);
+            let short = |released: u64| released.saturating_sub(request.sent) < LEDGER_WAIT_MIN.0;
+            let forgotten = request.ended.is_some() && released.is_some_and(short);
+            own.unanswered_at_sample += u32::from(!since && waited && !forgotten);
         }
         own
     }
