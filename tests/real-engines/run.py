@@ -212,7 +212,7 @@ def main():
     print("not 200:", [(status, pod, text[:120]) for _, status, pod, _, text in answers if status != 200])
 
     heading("KV pressure: Berth and round robin under the same load")
-    pressure = dict(model=args.model, clients=14, each=4, words=700, tokens=500)
+    pressure = dict(model=args.model, clients=14, each=2, words=900, tokens=900)
     preempted = lambda: [counter(pod, "vllm:num_preemptions_total") for pod in (first, second)]
     at = preempted()
     print("Berth:      ", load(**pressure), "preemptions", [b - a for a, b in zip(at, preempted())])

@@ -163,6 +163,8 @@ pub fn serving(
         (Listed::NoPage, Some(Tier::Active | Tier::Resident)) => Can::Likely,
         // In flight on a newer page: loaded since. In memory only: unloaded, the weights stay.
         (Listed::Absent, Some(Tier::Active)) if pod.row.scraped_at > page.map(|page| page.at) => Can::Maybe,
+        // Sent there since, and not answered with 404, which would have been forgotten.
+        (Listed::Absent, Some(Tier::Recent | Tier::Host)) if sent_since(pod, name, page) => Can::Maybe,
         (Listed::Absent, _) => Can::No,
         _ => Can::Maybe,
     };
@@ -170,6 +172,12 @@ pub fn serving(
         can,
         tier: warm.unwrap_or(Tier::Unlisted),
     }
+}
+
+/// The adapter was sent to the pod after its models page was read.
+fn sent_since(pod: &PodFacts<'_>, name: &Name<'_>, page: Option<&Models>) -> bool {
+    let mut sent = pod.recent_adapters.iter();
+    sent.any(|(key, at)| *key == name.key && page.is_none_or(|page| *at > page.at))
 }
 
 /// The warmest sign of an adapter at a pod. Gauges count while they are read; where the engine says

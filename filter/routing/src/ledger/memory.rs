@@ -27,8 +27,10 @@ const SAMPLES_MIN: u32 = 3;
 pub enum Outcome {
     /// Answered with 2xx to the end.
     Success,
-    /// A 4xx other than 429, or a 500 whose text blames the length of the context: the client's.
+    /// A 4xx other than 404 and 429, or a 500 whose text blames the length of the context: the client's.
     Refused,
+    /// 404: the pod does not have what was asked for. Its adapter is not there, whatever was thought.
+    NotFound,
     /// The client left, or nobody knows.
     Abandoned,
     /// No connection, a reset, or an earlier attempt of a retried request.
@@ -44,6 +46,7 @@ impl Outcome {
     #[must_use]
     pub const fn of_status(status: u16, context_length: bool) -> Self {
         match status {
+            404 => Self::NotFound,
             429 | 503 => Self::Overloaded,
             500.. if !context_length => Self::ServerError,
             400.. => Self::Refused,
@@ -130,6 +133,11 @@ impl Memory {
         self.adapters.truncate(ADAPTERS_REMEMBERED);
     }
 
+    /// The pod answered that it does not have the adapter.
+    pub fn lacks_adapter(&mut self, adapter: u64) {
+        self.adapters.retain(|(known, _)| *known != adapter);
+    }
+
     /// The pod runs as this incarnation: a restart emptied its adapter slots.
     pub fn restarted(&mut self, incarnation: u32) {
         if incarnation > self.incarnation {
@@ -150,7 +158,7 @@ impl Memory {
                 self.avoid_until = None;
                 self.error = None;
             }
-            Outcome::Refused | Outcome::Abandoned => {}
+            Outcome::Refused | Outcome::NotFound | Outcome::Abandoned => {}
             Outcome::Unreachable | Outcome::Overloaded => self.charge(now),
             Outcome::ServerError => {
                 let pair = self
@@ -325,9 +333,10 @@ mod tests {
 
     #[test]
     fn the_clients_own_errors_are_never_charged() {
-        use Outcome::{Abandoned, Refused};
-        let many: Vec<_> = (0..50)
-            .map(|n| (n, n, n, if n % 2 == 0 { Refused } else { Abandoned }))
+        use Outcome::{Abandoned, NotFound, Refused};
+        let many: Vec<_> = (0..60)
+            .zip([Refused, Abandoned, NotFound].into_iter().cycle())
+            .map(|(n, outcome)| (n, n, n, outcome))
             .collect();
         check_avoided(&many, None);
     }
@@ -338,7 +347,7 @@ mod tests {
             (200, false, Outcome::Success),
             (204, false, Outcome::Success),
             (400, false, Outcome::Refused),
-            (404, false, Outcome::Refused),
+            (404, false, Outcome::NotFound),
             (429, false, Outcome::Overloaded),
             (500, false, Outcome::ServerError),
             (500, true, Outcome::Refused),

@@ -176,6 +176,7 @@ fn in_flight(pod: PodKey, sent_at: u64) -> InFlight {
         streams: true,
         teaches: true,
         answered_at: None,
+        adapter: None,
     }
 }
 
@@ -449,6 +450,26 @@ fn only_the_view_with_the_oldest_request_drops_it() {
         ledger.own(A, None).oldest_unanswered.map(|(sent_at, _)| sent_at),
         Some(at(1001))
     );
+}
+
+/// Seen with a real vLLM: an adapter was loaded on one pod, a first guess went to the other, was answered
+/// with 404, and made the next one go there again.
+#[test]
+fn a_pod_that_answers_not_found_is_not_thought_to_have_the_adapter() {
+    let store = MemoryStore::default();
+    let mut view = LedgerView::new("p", 1);
+    view.facts([fact(A)]);
+    for (id, adapter) in [(1, 7), (2, 8)] {
+        let sent = Sent {
+            adapter: Some(adapter),
+            ..stream(id, A)
+        };
+        view.sent(&store, &sent, at(1000));
+    }
+    view.ended(&store, 1, Outcome::NotFound, at(1010));
+    view.ended(&store, 2, Outcome::Success, at(1010));
+    assert_eq!(view.ledger().recent_adapters(A, 0), [(8, at(1000))]);
+    assert_eq!(view.ledger().avoided_until(A), None, "it is no failure of the pod");
 }
 
 #[test]

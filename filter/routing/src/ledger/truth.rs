@@ -26,6 +26,8 @@ pub(super) struct InFlight {
     /// Nothing disturbed the time to its first token.
     pub teaches: bool,
     pub answered_at: Option<UnixMillis>,
+    /// xxh64 of the adapter's name.
+    pub adapter: Option<u64>,
 }
 
 impl InFlight {

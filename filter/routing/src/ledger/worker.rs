@@ -75,6 +75,10 @@ enum Lesson {
         adapter: u64,
         at: UnixMillis,
     },
+    NoAdapter {
+        pod: PodKey,
+        adapter: u64,
+    },
     Rate {
         pod: PodKey,
         seen: Observation,
@@ -174,6 +178,7 @@ impl LedgerView {
             streams: sent.streams,
             teaches: sent.streams,
             answered_at: None,
+            adapter: sent.adapter,
         };
         self.truth.sent(sent.id, request);
         if let Some(adapter) = sent.adapter {
@@ -248,7 +253,13 @@ impl LedgerView {
             sent_at: request.sent_at,
             outcome,
         };
-        if !matches!(outcome, Outcome::Refused | Outcome::Abandoned) {
+        if let (Outcome::NotFound, Some(adapter)) = (outcome, request.adapter) {
+            self.learn(Lesson::NoAdapter {
+                pod: request.pod,
+                adapter,
+            });
+        }
+        if !matches!(outcome, Outcome::Refused | Outcome::NotFound | Outcome::Abandoned) {
             self.learn(Lesson::End {
                 pod: request.pod,
                 end,
@@ -430,7 +441,10 @@ fn number(nonce: u64, id: u64) -> u64 {
 
 impl Ledger {
     fn learn(&mut self, lesson: &Lesson, now: UnixMillis) {
-        let (Lesson::Adapter { pod, .. } | Lesson::Rate { pod, .. } | Lesson::End { pod, .. }) = *lesson;
+        let (Lesson::Adapter { pod, .. }
+        | Lesson::NoAdapter { pod, .. }
+        | Lesson::Rate { pod, .. }
+        | Lesson::End { pod, .. }) = *lesson;
         let Some(state) = self.pod_mut(pod, now) else {
             return;
         };
@@ -444,6 +458,7 @@ impl Ledger {
                 state.memory.restarted(incarnation);
                 state.memory.sent_adapter(adapter, at);
             }
+            Lesson::NoAdapter { adapter, .. } => state.memory.lacks_adapter(adapter),
             Lesson::Rate { seen, .. } => state.memory.observe(seen, now),
             Lesson::End { end, at, .. } => state.memory.ended(end, at),
         }

@@ -421,3 +421,21 @@ fn a_pod_that_takes_any_name_shares_the_base_with_the_others() {
     world.pods[0].row.load.engine = Some(Engine::LlamaCpp);
     assert!(world.tally(ask_for("llama"), 300).iter().all(|count| *count > 60));
 }
+
+/// Seen with a real vLLM: an adapter was loaded, the first request found it by luck, and the next ones
+/// went elsewhere until the models page was read again.
+#[test]
+fn an_adapter_that_a_pod_took_since_its_page_was_read_is_asked_there_again() {
+    let mut world = World::of(3);
+    world.pods[1].sent("ghost", ago(100));
+    let page = world.pods[1].row.models.as_ref().unwrap().at;
+    assert!(ago(100) > page, "the page is older");
+    let decision = world.always(ask_for("ghost"), 1);
+    assert!(decision.refresh_models);
+    world.pods[1].row.models.as_mut().unwrap().at = ago(50);
+    assert_eq!(
+        reply(&world.decide(ask_for("ghost"))).0,
+        404,
+        "a newer page knows better"
+    );
+}
