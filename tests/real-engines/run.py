@@ -104,7 +104,7 @@ class Traffic:
 
     def __init__(self, model, threads, words=60, tokens=40):
         self.answers, self.running = [], True
-        self.threads = [threading.Thread(target=self.loop, args=(model, words, tokens, n)) for n in range(threads)]
+        self.threads = [threading.Thread(target=self.loop, args=(model, words, tokens, n), daemon=True) for n in range(threads)]
         for thread in self.threads:
             thread.start()
 
@@ -159,7 +159,9 @@ def main():
     arguments.add_argument("--static-adapter", help="an adapter that the first vLLM was started with")
     arguments.add_argument("--kill", help="shell command that ends the second vLLM")
     arguments.add_argument("--start", help="shell command that starts it again, in the background")
+    arguments.add_argument("--phases", default="chat,adapters,pressure,restart", help="which of them, in this order")
     args = arguments.parse_args()
+    phases = args.phases.split(",")
     split = lambda text: (text.rsplit(":", 1)[0], int(text.rsplit(":", 1)[1]))
     first, second = map(split, args.vllm)
     every = [*args.vllm, *([args.llamacpp] if args.llamacpp else [])]
@@ -167,74 +169,76 @@ def main():
     envoy = Envoy(config)
     time.sleep(3)
 
-    heading("Chat and streams")
-    answers = Traffic(args.model, 4)
-    time.sleep(15)
-    answers = answers.stop()
-    print(f"{len(answers)} answers in 15 s: {spread(answers)}")
-    print("not 200:", [(status, pod, text[:120]) for _, status, pod, _, text in answers if status != 200])
+    if "chat" in phases:
+        heading("Chat and streams")
+        answers = Traffic(args.model, 4)
+        time.sleep(15)
+        answers = answers.stop()
+        print(f"{len(answers)} answers in 15 s: {spread(answers)}")
+        print("not 200:", [(status, pod, text[:120]) for _, status, pod, _, text in answers if status != 200])
 
-    if args.static_adapter:
-        heading(f"Adapter {args.static_adapter}, known to the first vLLM only")
-        got = [chat(args.static_adapter, 20, 10, True) for _ in range(6)]
-        print(collections.Counter(f"{g[0]} {pod_of(g[1])}" for g in got))
+    if "adapters" in phases:
+        if args.static_adapter:
+            heading(f"Adapter {args.static_adapter}, known to the first vLLM only")
+            got = [chat(args.static_adapter, 20, 10, True) for _ in range(6)]
+            print(collections.Counter(f"{g[0]} {pod_of(g[1])}" for g in got))
 
-    name, path = args.adapter.split("=", 1)
-    heading(f"Adapter {name} loaded at run time while traffic flows")
-    traffic = Traffic(args.model, 3)
-    before = chat(name, 20, 10, False)
-    print(f"before: {before[0]} {before[1].get('x-berth-decision', '')[:90]}")
-    print("load:", post(second, "/v1/load_lora_adapter", {"lora_name": name, "lora_path": path})[::2][:2])
-    started = time.monotonic()
-    tries = collections.Counter()
-    while time.monotonic() - started < 30:
-        status, headers, *_ = chat(name, 20, 10, False)
-        tries[f"{status} {pod_of(headers)[:40]}"] += 1
-        if status == 200:
-            break
-        time.sleep(0.2)
-    print(f"first 200 after {time.monotonic() - started:.1f} s; tries: {dict(tries)}")
-    got = [chat(name, 20, 10, turn % 2 == 0) for turn in range(8)]
-    print("then:", collections.Counter(f"{g[0]} {pod_of(g[1])}" for g in got))
-    print("unload:", post(second, "/v1/unload_lora_adapter", {"lora_name": name})[::2][:2])
-    started = time.monotonic()
-    tries = collections.Counter()
-    while time.monotonic() - started < 30:
-        status, headers, text, *_ = chat(name, 20, 10, False)
-        who = "Berth" if "x-berth-reason" in headers else "engine"
-        tries[f"{status} by {who}"] += 1
-        if status == 404 and who == "Berth":
-            break
-        time.sleep(0.5)
-    print(f"after unloading, {time.monotonic() - started:.1f} s: {dict(tries)}")
-    answers = traffic.stop()
-    print("other traffic meanwhile:", spread(answers))
-    print("not 200:", [(status, pod, text[:120]) for _, status, pod, _, text in answers if status != 200])
+        name, path = args.adapter.split("=", 1)
+        heading(f"Adapter {name} loaded at run time while traffic flows")
+        traffic = Traffic(args.model, 3)
+        before = chat(name, 20, 10, False)
+        print(f"before: {before[0]} {before[1].get('x-berth-decision', '')[:90]}")
+        print("load:", post(second, "/v1/load_lora_adapter", {"lora_name": name, "lora_path": path})[::2][:2])
+        started = time.monotonic()
+        tries = collections.Counter()
+        while time.monotonic() - started < 30:
+            status, headers, *_ = chat(name, 20, 10, False)
+            tries[f"{status} {pod_of(headers)[:40]}"] += 1
+            if status == 200:
+                break
+            time.sleep(0.2)
+        print(f"first 200 after {time.monotonic() - started:.1f} s; tries: {dict(tries)}")
+        got = [chat(name, 20, 10, turn % 2 == 0) for turn in range(8)]
+        print("then:", collections.Counter(f"{g[0]} {pod_of(g[1])}" for g in got))
+        print("unload:", post(second, "/v1/unload_lora_adapter", {"lora_name": name})[::2][:2])
+        started = time.monotonic()
+        tries = collections.Counter()
+        while time.monotonic() - started < 30:
+            status, headers, text, *_ = chat(name, 20, 10, False)
+            who = "Berth" if "x-berth-reason" in headers else "engine"
+            tries[f"{status} by {who}"] += 1
+            if status == 404 and who == "Berth":
+                break
+            time.sleep(0.5)
+        print(f"after unloading, {time.monotonic() - started:.1f} s: {dict(tries)}")
+        answers = traffic.stop()
+        print("other traffic meanwhile:", spread(answers))
+        print("not 200:", [(status, pod, text[:120]) for _, status, pod, _, text in answers if status != 200])
 
-    heading("KV pressure: Berth and round robin under the same load")
-    pressure = dict(model=args.model, clients=14, each=2, words=900, tokens=900)
-    preempted = lambda: [counter(pod, "vllm:num_preemptions_total") for pod in (first, second)]
-    at = preempted()
-    print("Berth:      ", load(**pressure), "preemptions", [b - a for a, b in zip(at, preempted())])
-    print("\n".join(envoy.stats("wasmcustom.berth.pool")))
-    envoy.stop()
-    plain = Envoy(config, "--without-berth")
-    at = preempted()
-    print("round robin:", load(**pressure), "preemptions", [b - a for a, b in zip(at, preempted())])
-    plain.stop()
-
-    if args.kill and args.start:
-        heading("The second vLLM is killed under traffic, and started again")
+    if "pressure" in phases:
+        heading("KV pressure: Berth and round robin under the same load")
+        pressure = dict(model=args.model, clients=14, each=2, words=900, tokens=900)
+        preempted = lambda: [counter(pod, "vllm:num_preemptions_total") for pod in (first, second)]
+        at = preempted()
+        print("Berth:      ", load(**pressure), "preemptions", [b - a for a, b in zip(at, preempted())])
+        print("\n".join(envoy.stats("wasmcustom.berth.pool")))
+        envoy.stop()
+        envoy = Envoy(config, "--without-berth")
+        at = preempted()
+        print("round robin:", load(**pressure), "preemptions", [b - a for a, b in zip(at, preempted())])
+        envoy.stop()
         envoy = Envoy(config)
-        time.sleep(3)
-        traffic = Traffic(args.model, 4)
+
+    if "restart" in phases and args.kill and args.start:
+        heading("The second vLLM is killed under traffic, and started again")
+        traffic = Traffic(args.model, 2)
         time.sleep(6)
         killed = time.monotonic()
         subprocess.run(args.kill, shell=True, check=False)
         time.sleep(12)
         restarted = time.monotonic()
         subprocess.Popen(args.start, shell=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-        wait("the second vLLM", lambda: get(second, "/health") == "", 300)
+        wait("the second vLLM", lambda: get(second, "/health") == "", 600)
         healthy = time.monotonic()
         time.sleep(15)
         answers = traffic.stop()
@@ -248,7 +252,7 @@ def main():
         print("\n".join(envoy.stats("wasmcustom.berth")))
         with open(envoy.log.name) as log:
             print("\nEnvoy's log:\n" + "".join(line for line in log if "wasm log" in line)[-3000:])
-        envoy.stop()
+    envoy.stop()
 
 
 if __name__ == "__main__":
