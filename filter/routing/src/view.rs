@@ -172,6 +172,13 @@ impl View {
         }
     }
 
+    /// Whether a request is served by the pod that it was last said to be at.
+    #[must_use]
+    pub fn is_at(&self, id: u64, serving: PodAddress) -> bool {
+        let routed = self.routed.get(&id);
+        routed.is_none_or(|routed| routed.endpoints.first() == Some(&serving))
+    }
+
     /// The pod that serves a request is known: `attempts` sends were made (`None` = the host does
     /// not say). The proxy walks the list on its own, so the pods before the serving one failed.
     pub fn on_upstream(
@@ -182,15 +189,15 @@ impl View {
         attempts: Option<u32>,
         now: UnixMillis,
     ) {
+        if self.is_at(id, serving) {
+            return;
+        }
         let Some(routed) = self.routed.get_mut(&id) else {
             return;
         };
         let Some(view) = self.pools.get_mut(routed.pool) else {
             return;
         };
-        if routed.endpoints.first() == Some(&serving) {
-            return;
-        }
         let retries = attempts.map_or(usize::MAX, |attempts| attempts.saturating_sub(1) as usize);
         let before = routed.endpoints.iter().take_while(|pod| **pod != serving);
         let failed: Vec<PodKey> = before.take(retries).map(|pod| pod.key()).collect();
