@@ -105,9 +105,13 @@ impl Gateway {
         self.stats.count(&["berth.passed.", reason].concat(), 1);
     }
 
-    /// The pod that really serves, after the proxy's retries.
-    pub fn served(&mut self, id: u32, pod: PodAddress, attempts: Option<u32>) {
-        self.view.on_upstream(&HostStore, id.into(), pod, attempts, host::now());
+    /// The pod that really serves, after the proxy's retries. Nearly always the one picked, and then
+    /// `attempts` is not asked.
+    pub fn served(&mut self, id: u32, pod: PodAddress, attempts: impl FnOnce() -> Option<u32>) {
+        if !self.view.is_at(id.into(), pod) {
+            let attempts = attempts();
+            self.view.on_upstream(&HostStore, id.into(), pod, attempts, host::now());
+        }
     }
 
     /// The first bytes of the answer.

@@ -195,7 +195,7 @@ impl Stream {
 
     fn served(&self, gateway: &mut Gateway) {
         if let Some(pod) = outcome::serving_pod() {
-            gateway.served(self.id, pod, outcome::attempts());
+            gateway.served(self.id, pod, outcome::attempts);
         }
     }
 
@@ -220,7 +220,10 @@ impl Stream {
         if !matches!(core::mem::replace(&mut self.phase, Phase::Passed), Phase::Sent) {
             return;
         }
-        self.served(gateway);
+        // With a response it is known already: nothing is retried after its headers.
+        if self.response.status == 0 {
+            self.served(gateway);
+        }
         gateway.ended(self.id, outcome::read(self.response.status, &self.response.error));
     }
 

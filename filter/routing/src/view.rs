@@ -175,6 +175,14 @@ impl View {
         }
     }
 
+    /// Whether a request is served by the pod that it was last said to be at, so that nobody else can
+    /// have failed. A list of two is walked again by a third attempt, which says nothing of the second.
+    #[must_use]
+    pub fn is_at(&self, id: u64, serving: PodAddress) -> bool {
+        let at = |list: &[PodAddress]| list.first() == Some(&serving) && list.len() != 2;
+        self.routed.get(&id).is_none_or(|routed| at(&routed.endpoints))
+    }
+
     /// The pod that serves a request is known: `attempts` sends were made (`None` = the host does
     /// not say). The proxy walks the list on its own, so the pods before the serving one failed.
     pub fn on_upstream(
@@ -185,6 +193,9 @@ impl View {
         attempts: Option<u32>,
         now: UnixMillis,
     ) {
+        if self.is_at(id, serving) {
+            return;
+        }
         let Some(routed) = self.routed.get_mut(&id) else {
             return;
         };

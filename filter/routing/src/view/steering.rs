@@ -18,10 +18,9 @@ impl Steering {
     pub fn from_headers<'a>(trust: &Trust, headers: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Self {
         let mut steering = Self::default();
         for (name, value) in headers {
-            let name = name.to_ascii_lowercase();
-            if !trust.headers.contains(&name) {
+            let Some(name) = trust.headers.iter().find(|trusted| trusted.eq_ignore_ascii_case(name)) else {
                 continue;
-            }
+            };
             let value = String::from_utf8_lossy(value);
             match name.as_str() {
                 ENDPOINT_SUBSET => match &mut steering.subset {
