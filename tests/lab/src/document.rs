@@ -89,4 +89,4 @@ impl Document<'_> {
 }
 
 const ABLATION: &str = "Berth without a term, relative to Berth: mean / p99 time to first token, geometric mean over a family's \
-scenarios, a quarter of the requests of the first seed. Below 1 the term does harm there; noise is about 0.03.\n\n";
+scenarios, first seed. Below 1 the term does harm there; noise is about 0.03.\n\n";

@@ -298,6 +298,7 @@ fn faults() -> Vec<Scenario> {
             lookahead: true,
             ..new("slow-pod", at_20s(1, FaultKind::Slow(10.0)))
         },
+        new("dead-slow-pod", at_20s(1, FaultKind::Slow(100.0))),
         new("unread-joiner", at_20s(7, FaultKind::JoinUnread)),
         new("death", at_20s(3, FaultKind::Die(30 * SECOND))),
         Scenario {
