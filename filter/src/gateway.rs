@@ -69,7 +69,6 @@ impl Gateway {
     /// Decides one request and books it. `None`: nothing tells which pool it is for.
     pub fn decide(&mut self, id: u32, facts: &Facts, steering: &Steering) -> Option<Decision> {
         if self.view.lacks_model(facts, steering) {
-            self.passed(PassReason::BodyTooLarge.as_str());
             return None;
         }
         let began = host::now_nanos();

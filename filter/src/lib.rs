@@ -1,7 +1,7 @@
 //! The wasm filter: one request to one pod.
 //!
-//! `root` is configured and ticks, `stream` carries one request through its phases, `reply` answers
-//! in Berth's place. They gather facts, ask the pure crates, and apply what these decide.
+//! `gateway` is a configured root that ticks and decides, `stream` carries one request through its
+//! phases, `outcome` reads how it ended. They gather facts, ask the pure crates, and apply the answer.
 
 mod gateway;
 mod outcome;

@@ -19,17 +19,8 @@ pub fn attempts() -> Option<u32> {
 ///
 /// No status means that no response was passed on: the client left.
 pub fn read(status: u16, error: &[u8]) -> Outcome {
-    if status == 0 {
-        return Outcome::Abandoned;
-    }
-    let code = host::property(&["response", "code_details"]).unwrap_or_default();
-    if code.starts_with(b"upstream_reset") || code.starts_with(b"upstream_per_try_timeout") {
-        return Outcome::Unreachable;
-    }
-    if code.starts_with(b"downstream") {
-        return Outcome::Abandoned;
-    }
-    Outcome::of_status(status, blames_context(error))
+    let details = host::property(&["response", "code_details"]).unwrap_or_default();
+    Outcome::of_stream(&details, status, blames_context(error))
 }
 
 /// A 500 whose text speaks of the context length is the client's fault (llama.cpp, NIM).

@@ -10,7 +10,8 @@
 
 use berth_filter_routing::decision::{Action as Chosen, Refusal};
 use berth_filter_routing::header;
-use berth_filter_routing::request::{BodyReader, Facts, Head, HeadVerdict, NoPrompt, classify};
+use berth_filter_routing::ledger::Outcome;
+use berth_filter_routing::request::{BodyReader, Facts, Head, HeadVerdict, NoPrompt, PassReason, classify};
 use berth_filter_routing::view::Steering;
 use berth_shared_state::names;
 use berth_shared_state::pod::PodAddress;
@@ -69,7 +70,9 @@ impl Stream {
 
     /// Strips, classifies, and holds what has to be read.
     pub fn request_headers(&mut self, gateway: &mut Gateway, end: bool) -> Action {
-        let headers = host::headers(Map::Request).unwrap_or_default();
+        let headers = host::headers(Map::Request);
+        let readable = headers.is_ok();
+        let headers = headers.unwrap_or_default();
         let named: Vec<(&str, &[u8])> = headers
             .iter()
             .filter_map(|(name, value)| Some((core::str::from_utf8(name).ok()?, value.as_slice())))
@@ -78,7 +81,8 @@ impl Stream {
         crate::trap::on(&named);
         self.steering = gateway.steering(&named);
         for name in names::STRIPPED {
-            if named.iter().any(|(key, _)| *key == name) {
+            // What cannot be read is removed unseen.
+            if !readable || named.iter().any(|(key, _)| *key == name) {
                 let _ = host::remove_header(Map::Request, name);
             }
         }
@@ -89,14 +93,24 @@ impl Stream {
             },
             gateway.hold_bytes(),
         ) {
-            HeadVerdict::Pass(reason) => gateway.passed(reason.as_str()),
-            HeadVerdict::TooLarge(api) => return self.decide(gateway, &BodyReader::json(api).facts()),
-            HeadVerdict::Hold(reader) if gateway.hold.begin(self.id, host::now()) => {
-                self.phase = Phase::Held { reader, read: 0 };
-                return Action::Pause;
-            }
-            HeadVerdict::Hold(_) => gateway.passed(NO_BODY_HOLD),
+            HeadVerdict::Pass(reason) => self.pass(gateway, reason.as_str()),
+            HeadVerdict::Hold(reader) => self.hold(gateway, reader),
+            // Decided at the bound, like a body that does not tell its length: the model often stands before it.
+            HeadVerdict::TooLarge(api) => self.hold(gateway, BodyReader::json(api)),
         }
+    }
+
+    fn hold(&mut self, gateway: &mut Gateway, reader: BodyReader) -> Action {
+        if !gateway.hold.begin(self.id, host::now()) {
+            return self.pass(gateway, NO_BODY_HOLD);
+        }
+        self.phase = Phase::Held { reader, read: 0 };
+        Action::Pause
+    }
+
+    fn pass(&self, gateway: &mut Gateway, reason: &'static str) -> Action {
+        let _ = host::set_state(names::STATE_DECISION, ["pass=", reason].concat().as_bytes());
+        gateway.passed(reason);
         Action::Continue
     }
 
@@ -136,27 +150,32 @@ impl Stream {
 
     fn decide(&mut self, gateway: &mut Gateway, facts: &Facts) -> Action {
         let Some(decision) = gateway.decide(self.id, facts, &self.steering) else {
-            return Action::Continue;
+            return self.pass(gateway, PassReason::BodyTooLarge.as_str());
         };
         let why = header::decision(&decision);
         let _ = host::set_state(names::STATE_DECISION, why.as_bytes());
         self.explained = gateway.shows_decisions().then_some(why);
         match &decision.action {
-            Chosen::Route { endpoints, .. } => self.route(endpoints, facts),
+            Chosen::Route { endpoints, .. } => self.route(gateway, endpoints, facts),
             Chosen::Reply(refusal) => return self.reply(refusal, facts),
             Chosen::Pass(_) => self.phase = Phase::Passed,
         }
         Action::Continue
     }
 
-    fn route(&mut self, endpoints: &[PodAddress], facts: &Facts) {
+    fn route(&mut self, gateway: &mut Gateway, endpoints: &[PodAddress], facts: &Facts) {
         let value = header::destination(endpoints);
         if let Some(model) = facts.model.as_deref().and_then(header::model) {
             let _ = host::set_header(Map::Request, names::MODEL_NAME, model.as_bytes());
+            let _ = host::set_state(names::STATE_MODEL, model.as_bytes());
         }
         match host::set_header(Map::Request, names::DESTINATION_ENDPOINT, value.as_bytes()) {
             Ok(()) => self.phase = Phase::Sent,
-            Err(error) => log::error!("the pick {value} could not be set ({error}): the proxy's balancer decides"),
+            Err(error) => {
+                log::error!("the pick {value} could not be set ({error}): the proxy's balancer decides");
+                // Nobody knows where it went: it is not that pod's work.
+                gateway.ended(self.id, Outcome::Abandoned);
+            }
         }
         let _ = host::set_state(names::STATE_ENDPOINTS, value.as_bytes());
     }

@@ -205,3 +205,7 @@ const _: () = assert!(BODY_HOLD_MIN_BYTES <= BODY_HOLD_BYTES && BODY_HOLD_RENDER
 /// slow would get no requests that could show otherwise. Seen with two equal vLLMs, of which one got
 /// 6 of 330 requests after a slow start.
 pub const RATE_FORGOTTEN_AFTER: Millis = Millis(30_000);
+/// Models pages that are read on demand are spread over this time per pod, up to [`MODELS_REFRESH_MIN`] ...
+pub const REFRESH_SPREAD: Millis = Millis(10);
+/// ... but a handful of pods, which this much would cover, is asked at once.
+pub const REFRESH_AT_ONCE: Millis = Millis(200);

@@ -66,7 +66,7 @@ pub const ROOT_FILTER: &str = "berth_filter";
 /// Root id of the companion service.
 pub const ROOT_SERVICE: &str = "berth_service";
 
-/// Filter state with the decision as JSON, for access logs (`%FILTER_STATE(wasm.berth:PLAIN)%`).
+/// Filter state with the decision as `key=value;…`, for access logs (`%FILTER_STATE(wasm.berth:PLAIN)%`).
 pub const STATE_DECISION: &str = "berth";
 /// Filter state with the ordered endpoints, for a hand-over to a later filter.
 pub const STATE_ENDPOINTS: &str = "berth_endpoints";
@@ -96,8 +96,23 @@ pub fn refresh_key(pool: &str) -> String {
     [KEY_PREFIX, pool, "/refresh"].concat()
 }
 
+/// Gauge: Unix seconds of a pool's last table. Its age is what to alert on: the poller's death shows here.
+pub const PUBLISHED_AT: &str = "published_at_seconds";
+
 /// Name of a stat of one pool. Only configured names come in here.
 #[must_use]
 pub fn pool_stat(pool: &str, stat: &str) -> String {
     ["berth.pool.", pool, ".", stat].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    /// Two versions in one process would otherwise overwrite each other's values in turn.
+    #[test]
+    fn keys_change_with_the_schema() {
+        assert_eq!(super::KEY_PREFIX, format!("berth/{}/", crate::sealed::SCHEMA));
+    }
 }

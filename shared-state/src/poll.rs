@@ -40,7 +40,10 @@ pub use effect::{Call, CallId, Effect, Event, HeaderValue, Outcome, Response, Se
 
 use crate::config::{Discovery, Pool};
 use crate::discovery::{self, envoy_admin};
-use crate::limits::{CALL_GRACE, CALLS_OPEN_MAX, DISCOVERY_TIMEOUT, MODELS_REFRESH_MIN, NAMES_MAX, PUBLISH_HEARTBEAT};
+use crate::limits::{
+    CALL_GRACE, CALLS_OPEN_MAX, DISCOVERY_TIMEOUT, MODELS_REFRESH_MIN, NAMES_MAX, PUBLISH_HEARTBEAT, REFRESH_AT_ONCE,
+    REFRESH_SPREAD,
+};
 use crate::pod::PodAddress;
 use crate::table::{Discovered, ScrapeError, Table};
 use crate::units::{Millis, UnixMillis};
@@ -288,8 +291,17 @@ impl Poller {
         }
         self.refreshed_at = Some(now.steady);
         // A pod that refused its page keeps its back-off.
-        for pod in self.pods.values_mut().filter(|pod| pod.models.failures == 0) {
-            pod.models.due = now.steady;
+        // Clients choose model names: many pods are not asked in one instant because of one.
+        let spread = (self.pods.len() as u64 * REFRESH_SPREAD.0)
+            .min(MODELS_REFRESH_MIN.0)
+            .max(1);
+        for (address, pod) in self.pods.iter_mut().filter(|(_, pod)| pod.models.failures == 0) {
+            let wait = if spread < REFRESH_AT_ONCE.0 {
+                0
+            } else {
+                address.key().0 % spread
+            };
+            pod.models.due = Millis(now.steady.0 + wait);
         }
         self.start_calls(now, effects);
     }

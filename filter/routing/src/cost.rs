@@ -59,6 +59,9 @@ pub const NO_ROOM: f64 = 10_000.0;
 pub const NEVER_FITS: f64 = 60_000.0;
 /// Milliseconds to copy an adapter from host memory to the GPU.
 pub const HOST_LOAD: f64 = 300.0;
+/// Milliseconds that a cold adapter really takes, at most: 170 ms from a local disk on an H100 (tests/simulator),
+/// seconds from a network volume. Its price, `cold_load`, is far higher, since it is paid by all.
+pub const COLD_LOAD: f64 = 2_000.0;
 /// Adapters sent to a pod lately that are believed in its host memory.
 pub const HOST_ADAPTERS: usize = 16;
 /// Milliseconds per adapter that is ahead for a slot.
@@ -140,7 +143,7 @@ impl Terms {
     /// The expected time to first token: what physically lies ahead of it.
     #[must_use]
     pub fn first_token(&self) -> f64 {
-        self.queue + self.prefill + self.adapter
+        self.queue + self.prefill + self.adapter.min(COLD_LOAD)
     }
 
     /// Name and value of each term, in the order in which they are shown.

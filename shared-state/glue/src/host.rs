@@ -17,6 +17,8 @@ pub struct HostError(pub u32);
 
 /// Nothing is stored under that name.
 pub const NOT_FOUND: HostError = HostError(1);
+/// What the host gave cannot be read.
+pub const PARSE_FAILURE: HostError = HostError(4);
 const CAS_MISMATCH: u32 = 8;
 
 impl fmt::Display for HostError {
@@ -134,7 +136,11 @@ pub fn headers(map: Map) -> HostResult<Vec<(Vec<u8>, Vec<u8>)>> {
     // SAFETY: out pointers to locals; the result is adopted.
     let status = unsafe { abi::proxy_get_header_map_pairs(map as u32, &raw mut data, &raw mut size) };
     let bytes = adopt(status, data, size)?;
-    Ok(parse_pairs(&bytes).unwrap_or_default())
+    if bytes.is_empty() {
+        Ok(Vec::new())
+    } else {
+        parse_pairs(&bytes).ok_or(PARSE_FAILURE)
+    }
 }
 
 /// One header; several with the same name come joined by the host.

@@ -4,7 +4,7 @@
 //! the filter's roots can hold one too where no service can be deployed.
 
 use berth_shared_state::config::{Config, Role};
-use berth_shared_state::limits::{PAGE_MAX_BYTES, TICK};
+use berth_shared_state::limits::{DISCOVERY_PAGE_MAX_BYTES, TICK};
 use berth_shared_state::names;
 use berth_shared_state::poll::{Call, CallId, Effect, Event, HeaderValue, Poller, Response, Severity, Stat};
 use berth_shared_state::store::SharedData;
@@ -99,12 +99,16 @@ impl PollerRoot {
         }
     }
 
-    /// Goes on where a former poller of this process stopped, so that a new configuration does not forget the pods.
+    /// Goes on where a former poller of this process with the same configuration stopped. A refresh that was
+    /// asked of that one is no news: pages are read at first sight anyway.
     fn adopt(&mut self, index: usize) {
         let Some(pool) = self.pools.get_mut(index).filter(|pool| !pool.adopted) else {
             return;
         };
         pool.adopted = true;
+        if let Ok(Some(asked)) = HostStore.get(&names::refresh_key(&pool.name)) {
+            pool.refreshed = asked.value;
+        }
         let stored = HostStore.get(&names::table_key(&pool.name)).ok().flatten();
         if let Some(table) = stored.and_then(|stored| table::decode(&stored.value).ok()) {
             self.feed(index, Event::Adopt(&table));
@@ -118,7 +122,6 @@ impl PollerRoot {
         };
         match HostStore.get(&names::refresh_key(&pool.name)) {
             Ok(Some(stored)) if stored.value != pool.refreshed => {
-                // What was there before this poller existed asks for nothing: pages are read at first sight.
                 pool.refreshed = stored.value;
                 true
             }
@@ -145,8 +148,8 @@ impl PollerRoot {
         let status = text(":status").and_then(|status| status.parse().ok()).unwrap_or(0);
         let location = text("location");
         let retry_after = text("retry-after").and_then(|seconds| seconds.parse::<u64>().ok());
-        // One byte more than allowed shows that there was more.
-        let body = host::buffer(Buffer::CallAnswer, 0, PAGE_MAX_BYTES + 1).unwrap_or_default();
+        // One byte more than any page may have shows that there was more; the poller knows each page's own bound.
+        let body = host::buffer(Buffer::CallAnswer, 0, DISCOVERY_PAGE_MAX_BYTES + 1).unwrap_or_default();
         let response = Response {
             status,
             body: &body,
@@ -198,11 +201,13 @@ impl PollerRoot {
                     }
                 };
             }
-            Effect::Publish { bytes } => {
-                if let Err(error) = HostStore.set(&names::table_key(pool), &bytes, None) {
-                    log::error!("pool {pool}: the table cannot be published: {error}");
+            Effect::Publish { bytes } => match HostStore.set(&names::table_key(pool), &bytes, None) {
+                Ok(()) => {
+                    let name = names::pool_stat(pool, names::PUBLISHED_AT);
+                    self.stats.gauge(&name, host::now().0 / 1000);
                 }
-            }
+                Err(error) => log::error!("pool {pool}: the table cannot be published: {error}"),
+            },
             Effect::Log {
                 severity: Severity::Info,
                 text,

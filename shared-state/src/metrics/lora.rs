@@ -123,7 +123,8 @@ fn split(list: &[u8], known: &[String]) -> Vec<String> {
         .collect();
     let mut out = Vec::new();
     let mut rest = Some(list.as_str());
-    while let Some(text) = rest {
+    // A list longer than any pod has is cut here, not after it was walked.
+    while let Some(text) = rest.filter(|_| out.len() < ADAPTERS_PER_POD_MAX) {
         let text = text.trim_start();
         let fits = |name: &&str| text.strip_prefix(*name).is_some_and(ends_here);
         let name = with_comma.iter().copied().filter(fits).max_by_key(|name| name.len());
@@ -137,7 +138,6 @@ fn split(list: &[u8], known: &[String]) -> Vec<String> {
     }
     out.sort_unstable();
     out.dedup();
-    out.truncate(ADAPTERS_PER_POD_MAX);
     out
 }
 

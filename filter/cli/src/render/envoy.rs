@@ -65,7 +65,7 @@ pub fn render(config: &Config, document: &str, args: &EnvoyArgs) -> anyhow::Resu
         ("CLUSTER", yaml(&cluster)),
         ("TIMEOUT", timeout),
         ("BODY_LIMIT", held.saturating_add(BODY_HOLD_MARGIN_BYTES).to_string()),
-        ("STRIP", strip()),
+        ("STRIP", strip(config)),
         ("CONFIG", yaml(&embedded)),
         ("FILTER_WASM", wasm("berth_filter.wasm")),
         ("SERVICE_WASM", wasm("berth_service.wasm")),
@@ -126,16 +126,15 @@ fn admin_cluster(pool: &Pool) -> &str {
     }
 }
 
-/// Every header that could steer the proxy is removed once more in front of Berth, so that a
-/// fail-open filter cannot be used to steer. Trusted ones stay for Berth to read.
-fn strip() -> String {
-    let always = [names::DESTINATION_ENDPOINT, names::ORIGINAL_DST_HOST];
-    always
-        .iter()
-        .map(|name| format!("                          - remove: {name}\n"))
-        .collect::<String>()
-        .trim_end()
-        .to_owned()
+/// Every header that could steer is removed once more in front of Berth, so that a fail-open filter
+/// cannot be used to steer. Those that the config trusts stay for Berth to read.
+fn strip(config: &Config) -> String {
+    let trusted = |name: &str| config.trust.headers.iter().any(|trusted| trusted == name);
+    let names = names::STRIPPED.into_iter().filter(|name| !trusted(name));
+    let lines: Vec<String> = names
+        .map(|name| format!("                          - remove: {name}"))
+        .collect();
+    lines.join("\n")
 }
 
 /// Variables that scrape headers are made from must be let into the VM by name.
@@ -206,6 +205,8 @@ const INDENT: &str = "                        ";
 const ROUTE: &str = "                            &pods
                             cluster: @CLUSTER@
                             timeout: @TIMEOUT@
+                            # A long answer that is not streamed is silent until it is there.
+                            idle_timeout: @TIMEOUT@
                             # A retry takes the next pod of the ranked list that Berth wrote.
                             retry_policy:
                               retry_on: connect-failure,refused-stream,reset-before-request,retriable-status-codes

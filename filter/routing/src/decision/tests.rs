@@ -632,8 +632,8 @@ fn the_booking_names_work_context_and_adapter() {
     let expected = Booking {
         work: Tokens(800),
         context: Tokens(1_000),
-        // 100 ms of queue, 100 of prefill, 20 s of loading.
-        predicted: Millis(20_200),
+        // 100 ms of queue, 100 of prefill, 2 s of loading, whatever its price.
+        predicted: Millis(2_200),
         adapter: Some(adapter_key("sql")),
     };
     assert_eq!(booked(ask_for("sql")), expected);

@@ -42,6 +42,25 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// What the end of a stream says. `details` is Envoy's `response.code_details`; empty where the host
+    /// has none. An answer that the proxy made itself is no pod's failure, unless a pod was dialled and
+    /// did not answer.
+    #[must_use]
+    pub fn of_stream(details: &[u8], status: u16, context_length: bool) -> Self {
+        let overflow = details.windows(b"overflow".len()).any(|part| part == b"overflow");
+        match details {
+            _ if status == 0 => Self::Abandoned,
+            b"" | b"via_upstream" => Self::of_status(status, context_length),
+            // The cluster's own limit: nothing was sent.
+            _ if overflow => Self::Abandoned,
+            b"response_timeout" => Self::ServerError,
+            _ if details.starts_with(b"upstream_reset") || details.starts_with(b"upstream_per_try_timeout") => {
+                Self::Unreachable
+            }
+            _ => Self::Abandoned,
+        }
+    }
+
     /// What a status says; `context_length` if the text of the answer blames the context length.
     #[must_use]
     pub const fn of_status(status: u16, context_length: bool) -> Self {
@@ -149,7 +168,9 @@ impl Memory {
     /// A request ended. One sent before the last charge says nothing new: a burst that fails
     /// together is one failure, and an old stream that ends well does not excuse the pod.
     pub fn ended(&mut self, end: Ending, now: UnixMillis) {
-        if self.strikes > 0 && end.sent_at < self.charged_at {
+        // A charge from the future was written before the clock stepped back: it says nothing.
+        let charged = self.strikes > 0 && self.charged_at <= now;
+        if charged && end.sent_at < self.charged_at {
             return;
         }
         match end.outcome {
@@ -355,6 +376,48 @@ mod tests {
             (503, true, Outcome::Overloaded),
         ] {
             assert_eq!(Outcome::of_status(status, context_length), expected, "{status}");
+        }
+    }
+
+    #[test]
+    fn what_the_proxy_answers_itself_is_no_failure_of_a_pod() {
+        for (details, status, expected) in [
+            ("via_upstream", 200, Outcome::Success),
+            ("via_upstream", 503, Outcome::Overloaded),
+            ("", 503, Outcome::Overloaded),
+            (
+                "upstream_reset_before_response_started{connection_failure}",
+                503,
+                Outcome::Unreachable,
+            ),
+            (
+                "upstream_reset_before_response_started{connection_termination}",
+                503,
+                Outcome::Unreachable,
+            ),
+            (
+                "upstream_reset_after_response_started{remote_reset}",
+                200,
+                Outcome::Unreachable,
+            ),
+            ("upstream_per_try_timeout", 504, Outcome::Unreachable),
+            ("response_timeout", 504, Outcome::ServerError),
+            (
+                "upstream_reset_before_response_started{overflow}",
+                503,
+                Outcome::Abandoned,
+            ),
+            ("no_healthy_upstream", 503, Outcome::Abandoned),
+            ("request_rate_limited", 429, Outcome::Abandoned),
+            ("stream_idle_timeout", 504, Outcome::Abandoned),
+            ("downstream_remote_disconnect", 200, Outcome::Abandoned),
+            ("via_upstream", 0, Outcome::Abandoned),
+        ] {
+            assert_eq!(
+                Outcome::of_stream(details.as_bytes(), status, false),
+                expected,
+                "{details} {status}"
+            );
         }
     }
 

@@ -1,7 +1,7 @@
 //! One pool in a view: the copy of its table, and its ledger.
 
 use berth_shared_state::config::Pool;
-use berth_shared_state::limits::{TABLE_BYTES_PER_MILLI, VIEW_MAX_AGE};
+use berth_shared_state::limits::{AVOID_MAX, TABLE_BYTES_PER_MILLI, VIEW_MAX_AGE};
 use berth_shared_state::names;
 use berth_shared_state::pod::PodKey;
 use berth_shared_state::sealed::SealError;
@@ -110,7 +110,8 @@ impl PoolView {
                 freshness: snapshot.freshness(row, pool, now),
                 own: known.own(row.scraped_at),
                 rate: known.rate(),
-                avoided_until: known.avoided_until(),
+                // Further ahead than any avoidance lasts: from before the clock stepped back.
+                avoided_until: known.avoided_until().filter(|until| until.since(now) <= AVOID_MAX),
                 recent_adapters: known.recent_adapters(row.incarnation),
             }
         });

@@ -405,3 +405,22 @@ fn every_page_without_a_reading_counts_as_a_failed_scrape() {
         false,
     );
 }
+
+#[test]
+fn a_big_pool_is_not_asked_for_its_models_in_one_instant() {
+    let mut rig = Rig::new(&pool_of(Discovery::Static(many(100))));
+    rig.run(20_000, idle);
+    let asked = |rig: &Rig| {
+        many(100)
+            .iter()
+            .map(|pod| rig.asked(Target::Models(*pod)).len())
+            .sum::<usize>()
+    };
+    let before = asked(&rig);
+    rig.send(Event::RefreshModels);
+    rig.run(100, idle);
+    let at_once = asked(&rig) - before;
+    assert!((1..50).contains(&at_once), "{at_once} of 100 in the first tick");
+    rig.run(1_100, idle);
+    assert!(asked(&rig) - before >= 100, "all of them within a second and a tick");
+}
