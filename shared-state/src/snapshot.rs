@@ -8,7 +8,7 @@ use hashbrown::HashMap;
 use crate::config::{Discovery, Pool};
 use crate::limits::FRESH_INTERVALS;
 use crate::pod::{PodAddress, PodKey};
-use crate::table::{NameId, PodRow, Table, Trend};
+use crate::table::{Models, NameId, PodRow, Table, Trend};
 use crate::units::{Millis, UnixMillis};
 
 /// How far the reading of one pod can be believed: the rungs of the staleness ladder.
@@ -22,14 +22,11 @@ pub enum Freshness {
     Unknown,
 }
 
-/// A table and its indices.
+/// A table and the index of its names.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     table: Table,
     ids: HashMap<String, NameId>,
-    by_key: HashMap<PodKey, usize>,
-    /// Sorted: which pod lists which name as a base or an adapter.
-    listings: Vec<(NameId, usize)>,
 }
 
 impl Snapshot {
@@ -42,27 +39,7 @@ impl Snapshot {
             .zip(0..)
             .map(|(name, id)| (name.clone(), NameId(id)))
             .collect();
-        let by_key = table
-            .pods
-            .iter()
-            .enumerate()
-            .map(|(index, pod)| (pod.address.key(), index))
-            .collect();
-        let mut listings = Vec::new();
-        for (index, pod) in table.pods.iter().enumerate() {
-            if let Some(models) = &pod.models {
-                listings.extend(models.bases.iter().map(|id| (*id, index)));
-                listings.extend(models.adapters.iter().map(|(id, _)| (*id, index)));
-            }
-        }
-        listings.sort_unstable();
-        listings.dedup();
-        Self {
-            table,
-            ids,
-            by_key,
-            listings,
-        }
+        Self { table, ids }
     }
 
     /// The table itself.
@@ -84,10 +61,10 @@ impl Snapshot {
         self.table.pods.get(index)
     }
 
-    /// The pod behind a key of the ledger.
+    /// The pod behind a key of the ledger. Looks at every pod: not for the way of a request.
     #[must_use]
     pub fn pod_by_key(&self, key: PodKey) -> Option<&PodRow> {
-        self.table.pods.get(*self.by_key.get(&key)?)
+        self.table.pods.iter().find(|pod| pod.address.key() == key)
     }
 
     /// The name behind an id of this table; empty for an id of another one.
@@ -104,13 +81,11 @@ impl Snapshot {
 
     /// The pods whose models page lists a base or an adapter, ordered by address.
     pub fn listing(&self, id: NameId) -> impl Iterator<Item = &PodRow> {
-        let start = self.listings.partition_point(|(listed, _)| *listed < id);
-        let same = self
-            .listings
-            .iter()
-            .skip(start)
-            .take_while(move |(listed, _)| *listed == id);
-        same.filter_map(|(_, index)| self.table.pods.get(*index))
+        let lists = move |models: &Models| {
+            models.bases.contains(&id) || models.adapters.iter().any(|(adapter, _)| *adapter == id)
+        };
+        let pods = self.table.pods.iter();
+        pods.filter(move |pod| pod.models.as_ref().is_some_and(lists))
     }
 
     /// Age of a pod's reading; `None` = never read. Zero when the clock went back.

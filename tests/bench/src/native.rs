@@ -123,7 +123,7 @@ fn whole(budget: Duration, pods: usize) -> Result<f64> {
             in_full: false,
         };
         let decision = view.decide(&store, &request, now);
-        now = now + Millis(5);
+        now = now + Millis(45);
         view.on_first_byte(&store, id, 200, true, now);
         now = now + Millis(5);
         view.on_end(&store, id, Outcome::Success, now);

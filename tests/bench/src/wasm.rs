@@ -22,7 +22,9 @@ const VM: &str = "berth";
 const PIECE: usize = 16 << 10;
 /// Time between two requests: more than a copy of shared data may be old, so each request reads it.
 const STEP: Duration = Duration::from_millis(5);
-/// A table is published this often.
+/// Time until the first token: a short prompt on an idle engine.
+const FIRST_TOKEN: Duration = Duration::from_millis(45);
+/// A table is published this often, in milliseconds.
 const PUBLISH: u64 = 1_000;
 
 /// Instructions of one request, by phase.
@@ -178,7 +180,7 @@ impl Rig {
             let worker = request % 2;
             self.step(STEP)?;
             let (stream, mut spent) = self.send(worker, body)?;
-            self.step(STEP)?;
+            self.step(FIRST_TOKEN)?;
             spent.answer = self.answer(worker, &stream, true)?;
             all.push(spent);
         }
