@@ -73,3 +73,22 @@ fn collect(folder: &std::path::Path, sources: &mut String) {
         }
     }
 }
+
+#[test]
+fn no_document_has_a_place_left_to_fill() {
+    for document in [
+        "README.md",
+        "ARCHITECTURE.md",
+        "DESIGN.md",
+        "CHANGELOG.md",
+        "docs/real-engines.md",
+    ] {
+        let text = text(document);
+        let left = text
+            .split('@')
+            .skip(1)
+            .step_by(2)
+            .find(|word| !word.is_empty() && word.chars().all(|c| c.is_ascii_uppercase() || c == '_'));
+        assert_eq!(left, None, "{document}");
+    }
+}
