@@ -48,7 +48,9 @@ async fn listen(listener: TcpListener, pages: Arc<Pages>) {
         tokio::spawn(async move {
             let service = service_fn(|request| answer(request, Arc::clone(&pages)));
             // A connection that breaks is the client's business.
-            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+            let _ = http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
         });
     }
 }

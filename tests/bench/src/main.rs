@@ -47,8 +47,15 @@ fn main() -> Result<()> {
         groups.extend(proxy::run(arguments.quick)?);
     }
     if arguments.write {
-        let command = if arguments.quick { "scripts/bench --quick --write" } else { "scripts/bench --write" };
-        std::fs::write(root().join("docs/bench.md"), report::markdown(&groups, &machine(), command))?;
+        let command = if arguments.quick {
+            "scripts/bench --quick --write"
+        } else {
+            "scripts/bench --write"
+        };
+        std::fs::write(
+            root().join("docs/bench.md"),
+            report::markdown(&groups, &machine(), command),
+        )?;
     }
     print!("{}", report::text(&groups));
     Ok(())
@@ -58,7 +65,9 @@ fn main() -> Result<()> {
 fn machine() -> String {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let model = info
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     let cpu = model.map_or(std::env::consts::ARCH, |(_, name)| name.trim());
     format!("{cores} cores, {cpu}, shared with other work")
 }

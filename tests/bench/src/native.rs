@@ -60,10 +60,19 @@ fn facts(bytes: usize) -> Facts {
 fn decisions(budget: Duration) -> Result<Group> {
     let mut group = Group::new("One decision, natively", "8 pods");
     for pods in [8, 100, 1_000, PODS_MAX] {
-        group.add(format!("{pods} pods, the pure decision"), decide_only(budget, pods)?, "ns");
+        group.add(
+            format!("{pods} pods, the pure decision"),
+            decide_only(budget, pods)?,
+            "ns",
+        );
     }
     for pods in [8, 100, 1_000, PODS_MAX] {
-        group.add_against(format!("{pods} pods, from facts to ledger and back"), whole(budget, pods)?, "ns", None);
+        group.add_against(
+            format!("{pods} pods, from facts to ledger and back"),
+            whole(budget, pods)?,
+            "ns",
+            None,
+        );
     }
     Ok(group)
 }
@@ -132,10 +141,17 @@ fn whole(budget: Duration, pods: usize) -> Result<f64> {
 }
 
 fn snapshots(budget: Duration) -> Result<Group> {
-    let mut group = Group::new("Taking in a new table, natively (once per publish, about once a second)", "8 pods");
+    let mut group = Group::new(
+        "Taking in a new table, natively (once per publish, about once a second)",
+        "8 pods",
+    );
     for pods in [8, 100, 1_000, PODS_MAX] {
         let bytes = table::encode(&world::table(pods, world::START)).map_err(|error| anyhow::anyhow!("{error}"))?;
-        group.add(format!("{pods} pods, decode and index"), nanos(budget, || table::decode(&bytes).map(Snapshot::new)), "ns");
+        group.add(
+            format!("{pods} pods, decode and index"),
+            nanos(budget, || table::decode(&bytes).map(Snapshot::new)),
+            "ns",
+        );
         group.add(format!("{pods} pods, size"), bytes.len() as f64, "bytes");
     }
     Ok(group)
@@ -155,7 +171,9 @@ impl Booked {
         let pods: Vec<PodAddress> = (0..8).map(world::address).collect();
         let mut booked = Self {
             store: MemoryStore::default(),
-            views: (0..views as u64).map(|nonce| LedgerView::new("llama", nonce + 1)).collect(),
+            views: (0..views as u64)
+                .map(|nonce| LedgerView::new("llama", nonce + 1))
+                .collect(),
             pods,
             now: world::START,
             id: 0,
@@ -229,11 +247,26 @@ fn ledgers(budget: Duration) -> Result<Group> {
             booked.views[owner].ended(&booked.store, id, Outcome::Success, booked.now)
         });
         group.add(format!("{title}: send, another's read, end"), time, "ns");
-        let bytes = booked.store.get(&names::ledger_key("llama")).ok().flatten().map(|stored| stored.value);
+        let bytes = booked
+            .store
+            .get(&names::ledger_key("llama"))
+            .ok()
+            .flatten()
+            .map(|stored| stored.value);
         let bytes = bytes.unwrap_or_default();
         if let Ok(ledger) = Ledger::decode(&bytes) {
-            group.add_against(format!("{title}: decode"), nanos(budget, || Ledger::decode(&bytes)), "ns", None);
-            group.add_against(format!("{title}: encode"), nanos(budget, || ledger.encode()), "ns", None);
+            group.add_against(
+                format!("{title}: decode"),
+                nanos(budget, || Ledger::decode(&bytes)),
+                "ns",
+                None,
+            );
+            group.add_against(
+                format!("{title}: encode"),
+                nanos(budget, || ledger.encode()),
+                "ns",
+                None,
+            );
         }
     }
     Ok(group)

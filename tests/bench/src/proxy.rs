@@ -56,7 +56,12 @@ async fn compare(quick: bool) -> Result<Vec<Group>> {
     let length = Duration::from_secs(length);
     for side in &sides {
         // V8 compiles hot functions anew while they run.
-        saturate(side, &world::body(1 << 10), Duration::from_secs(if quick { 3 } else { 10 })).await?;
+        saturate(
+            side,
+            &world::body(1 << 10),
+            Duration::from_secs(if quick { 3 } else { 10 }),
+        )
+        .await?;
     }
     let mut groups = vec![idle(&sides, length).await?];
     for kib in [1, 32] {
@@ -113,7 +118,10 @@ async fn idle(sides: &[Side], length: Duration) -> Result<Group> {
 }
 
 fn ticks(side: &Side) -> Result<f64> {
-    let ticks = side.envoy.cpu_ticks().context("CPU time is read from /proc: Linux only")?;
+    let ticks = side
+        .envoy
+        .cpu_ticks()
+        .context("CPU time is read from /proc: Linux only")?;
     Ok(ticks as f64)
 }
 
@@ -154,7 +162,10 @@ async fn saturate(side: &Side, body: &[u8], length: Duration) -> Result<Turn> {
 
 /// Microseconds of one request.
 async fn one(client: &Client, body: &[u8]) -> Result<f64> {
-    let headers = [("content-type", "application/json"), ("authorization", "Bearer sk-0123456789abcdef")];
+    let headers = [
+        ("content-type", "application/json"),
+        ("authorization", "Bearer sk-0123456789abcdef"),
+    ];
     let began = Instant::now();
     let answer = client.send("POST", PATH, &headers, body.to_vec()).await?;
     let took = began.elapsed();
@@ -188,7 +199,12 @@ fn summary(title: &str, sides: &mut [Side; 2]) -> Group {
         let middle = |turns: &[Turn]| median(&mut turns.iter().map(value).collect::<Vec<_>>());
         let mut ratios: Vec<f64> = a.iter().zip(&b).map(|(a, b)| value(b) / value(a)).collect();
         group.add_against(format!("{what}, {}", without.name), middle(&a), unit, None);
-        group.add_against(format!("{what}, {}", with.name), middle(&b), unit, Some(median(&mut ratios)));
+        group.add_against(
+            format!("{what}, {}", with.name),
+            middle(&b),
+            unit,
+            Some(median(&mut ratios)),
+        );
     }
     group
 }
@@ -199,8 +215,13 @@ async fn inside(sides: &[Side; 2]) -> Result<Group> {
     let stats = sides[1].envoy.stats("decision_us").await?;
     for part in ["P50", "P99"] {
         // "name: P0(interval,total) P25(...) ...": the total is what is wanted.
-        let total = stats.split(&format!("{part}(")).nth(1).and_then(|rest| rest.split(')').next());
-        let total = total.and_then(|pair| pair.rsplit(',').next()).and_then(|text| text.parse().ok());
+        let total = stats
+            .split(&format!("{part}("))
+            .nth(1)
+            .and_then(|rest| rest.split(')').next());
+        let total = total
+            .and_then(|pair| pair.rsplit(',').next())
+            .and_then(|text| text.parse().ok());
         if let Some(total) = total {
             group.add(part.to_lowercase(), total, "us");
         }

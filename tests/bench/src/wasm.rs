@@ -137,7 +137,10 @@ impl Rig {
     /// Its streamed answer: headers and the first token, then, unless it is kept open, the end.
     fn answer(&mut self, worker: usize, stream: &Stream, end: bool) -> Result<u64> {
         let upstream = stream.upstream().context("the request went upstream")?;
-        let picked = upstream.headers.get(names::DESTINATION_ENDPOINT).context("a pod was picked")?;
+        let picked = upstream
+            .headers
+            .get(names::DESTINATION_ENDPOINT)
+            .context("a pod was picked")?;
         let pod = picked.split(',').next().unwrap_or_default().to_owned();
         stream.set_property(&["upstream", "address"], pod);
         stream.set_number_property(&["upstream", "request_attempt_count"], 1);
@@ -184,7 +187,8 @@ impl Rig {
             spent.answer = self.answer(worker, &stream, true)?;
             all.push(spent);
         }
-        let middle = |phase: fn(&Spent) -> u64| median(&mut all.iter().map(|one| phase(one) as f64).collect::<Vec<_>>()) as u64;
+        let middle =
+            |phase: fn(&Spent) -> u64| median(&mut all.iter().map(|one| phase(one) as f64).collect::<Vec<_>>()) as u64;
         Ok(Spent {
             headers: middle(|one| one.headers),
             body: middle(|one| one.body),
@@ -213,7 +217,10 @@ const fn requests(quick: bool) -> usize {
 }
 
 fn phases(quick: bool) -> Result<Group> {
-    let mut group = Group::new("One request in the wasm, by phase (8 pods, 1 KB body, 16 in flight)", "the whole");
+    let mut group = Group::new(
+        "One request in the wasm, by phase (8 pods, 1 KB body, 16 in flight)",
+        "the whole",
+    );
     let mut rig = Rig::new(8)?;
     rig.fill(16)?;
     let spent = rig.typical(requests(quick), &world::body(1 << 10))?;
@@ -238,12 +245,19 @@ fn pods(quick: bool) -> Result<Group> {
 }
 
 fn in_flight(quick: bool) -> Result<Group> {
-    let mut group = Group::new("One request in the wasm, by requests in flight (8 pods, two workers)", "none in flight");
+    let mut group = Group::new(
+        "One request in the wasm, by requests in flight (8 pods, two workers)",
+        "none in flight",
+    );
     for in_flight in [0, 100, 1_000] {
         let mut rig = Rig::new(8)?;
         rig.fill(in_flight)?;
         let spent = rig.typical(requests(quick), &world::body(1 << 10))?;
-        group.add(format!("{in_flight} in flight, whole request"), spent.all() as f64, UNIT);
+        group.add(
+            format!("{in_flight} in flight, whole request"),
+            spent.all() as f64,
+            UNIT,
+        );
         group.add(format!("{in_flight} in flight, decide only"), spent.decide as f64, UNIT);
     }
     Ok(group)
@@ -256,7 +270,11 @@ fn bodies() -> Result<Group> {
         let body = world::body(kib << 10);
         let spent = rig.typical(5, &body)?;
         group.add(format!("{kib} KB"), spent.body as f64, UNIT);
-        group.add(format!("{kib} KB, of each byte"), spent.body as f64 / body.len() as f64, "per byte");
+        group.add(
+            format!("{kib} KB, of each byte"),
+            spent.body as f64 / body.len() as f64,
+            "per byte",
+        );
     }
     Ok(group)
 }
@@ -264,7 +282,10 @@ fn bodies() -> Result<Group> {
 /// The service polls eight pods for a while; all it does is divided by the scrapes.
 fn pages() -> Result<Group> {
     const PODS: usize = 8;
-    let mut group = Group::new("One scrape in the service's wasm: read the page, publish the table", "the first page");
+    let mut group = Group::new(
+        "One scrape in the service's wasm: read the page, publish the table",
+        "the first page",
+    );
     for name in ["vllm-metrics-lora-waiting.txt", "vllm-metrics-idle.txt"] {
         let (page, models) = (world::capture(name)?, world::models_page());
         let size = page.len();
@@ -285,7 +306,10 @@ fn pages() -> Result<Group> {
         host.advance(Duration::from_secs(5));
         let scrapes = |host: &Host| {
             let calls = host.callouts();
-            calls.iter().filter(|call| call.headers.get(":path") == Some("/metrics")).count() as u64
+            calls
+                .iter()
+                .filter(|call| call.headers.get(":path") == Some("/metrics"))
+                .count() as u64
         };
         let (fuel, made) = (host.fuel_used(service, Thread::Main), scrapes(&host));
         host.advance(Duration::from_secs(20));

@@ -14,7 +14,8 @@ use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 /// Adapters of a pool: enough that names are a list.
 const ADAPTERS: u16 = 8;
 /// A sentence as prompts are made of, with what a scanner must stop at: escapes, and text that is not ASCII.
-const SENTENCE: &str = "The berth is free, so the ship may come in; \\\"mind the tide\\\", said the pilot \u{2014} twice.\\n";
+const SENTENCE: &str =
+    "The berth is free, so the ship may come in; \\\"mind the tide\\\", said the pilot \u{2014} twice.\\n";
 
 /// The clock of every benchmark at its start.
 pub const START: UnixMillis = UnixMillis(1_700_000_000_000);
@@ -109,7 +110,9 @@ pub fn models_page() -> String {
 
 /// A recorded page, by its file name under `tests/fixtures/captures`.
 pub fn capture(name: &str) -> Result<Vec<u8>> {
-    let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../fixtures/captures").join(name);
+    let file = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../fixtures/captures")
+        .join(name);
     fs::read(&file).with_context(|| format!("cannot read {}", file.display()))
 }
 
