@@ -292,9 +292,7 @@ impl Poller {
         self.refreshed_at = Some(now.steady);
         // A pod that refused its page keeps its back-off.
         // Clients choose model names: many pods are not asked in one instant because of one.
-        let spread = (self.pods.len() as u64 * REFRESH_SPREAD.0)
-            .min(MODELS_REFRESH_MIN.0)
-            .max(1);
+        let spread = (self.pods.len() as u64 * REFRESH_SPREAD.0).clamp(1, MODELS_REFRESH_MIN.0);
         for (address, pod) in self.pods.iter_mut().filter(|(_, pod)| pod.models.failures == 0) {
             let wait = if spread < REFRESH_AT_ONCE.0 {
                 0
