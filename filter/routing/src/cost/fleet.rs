@@ -2,7 +2,7 @@
 
 use berth_shared_state::units::Tokens;
 
-use super::{Foreign, RATE_DIFFERS, RATE_MIN, Stage, capacity};
+use super::{Foreign, HITS_SCALE, RATE_DIFFERS, RATE_MIN, Stage, capacity};
 use crate::decision::PodFacts;
 
 /// A weighted mean under construction.
@@ -36,6 +36,8 @@ pub struct Fleet {
     counted: Mean,
     /// The same of the own unanswered requests.
     sent: Mean,
+    /// Part of the prompt tokens that was found in prefix caches, from the pods' counters.
+    hits: Mean,
     own: f64,
     max_lora: Option<u32>,
 }
@@ -55,6 +57,7 @@ impl Fleet {
             capacity: mean,
             counted: mean,
             sent: mean,
+            hits: mean,
             own: 0.0,
             max_lora: None,
         }
@@ -77,6 +80,9 @@ impl Fleet {
         let requests = usable(rates.requests.map(f64::from));
         if let (Some(requests), Some(prompt)) = (requests, usable(rates.prompt_tokens.map(f64::from))) {
             let cached = usable(rates.cached_prompt_tokens.map(f64::from)).unwrap_or(0.0);
+            if rates.cached_prompt_tokens.is_some() {
+                self.hits.add((cached / prompt).min(1.0), prompt);
+            }
             self.counted.add((prompt - cached).max(0.0) / requests, requests);
         }
         if pod.own.unanswered > 0 {
@@ -113,6 +119,13 @@ impl Fleet {
         let foreign = self.queued.sum + self.running.sum;
         let all = foreign + self.own;
         if all > 0.0 { foreign / all } else { 0.0 }
+    }
+
+    /// How far what other proxies sent is believed to be cached, 0 to 1: not at all where the engines
+    /// report no hits, in full from one in twenty tokens on, or where they do not say.
+    #[must_use]
+    pub fn caches(&self) -> f64 {
+        self.hits.get().map_or(1.0, |part| (HITS_SCALE * part).min(1.0))
     }
 
     /// A pod's prefill rate, tokens per millisecond. Single observations are noisy, so the pool's

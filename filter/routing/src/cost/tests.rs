@@ -7,8 +7,9 @@ use super::*;
 use crate::decision::tests::world::{NOW, Pod, World, ago, idle};
 
 const NEED: Need = Need {
-    uncached: Tokens(800),
-    context: Tokens(1_000),
+    prompt: Tokens(800),
+    cached: Tokens(0),
+    output: Tokens(200),
     prompts: 1,
 };
 
@@ -22,12 +23,11 @@ fn priced(pods: Vec<Pod>) -> Terms {
         fleet.add(pod, Stage::of(pod));
     }
     let question = Question {
-        need: NEED,
         fleet: &fleet,
         now: NOW,
         avoid: true,
     };
-    terms(&facts[0], Stage::of(&facts[0]), 0.0, &question)
+    terms(&facts[0], Stage::of(&facts[0]), &NEED, 0.0, &question)
 }
 
 fn bent(bend: impl Fn(&mut Pod)) -> Pod {

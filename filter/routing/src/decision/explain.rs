@@ -89,7 +89,7 @@ fn header(shown: &impl Fn(usize) -> bool) -> Vec<String> {
     fixed
         .into_iter()
         .chain(terms)
-        .chain(["free tokens"])
+        .chain(["cached tokens", "free tokens"])
         .map(str::to_owned)
         .collect()
 }
@@ -113,6 +113,7 @@ fn line(rank: usize, one: &Considered, shown: &impl Fn(usize) -> bool) -> Vec<St
         .enumerate()
         .filter(|(term, _)| shown(*term));
     cells.extend(terms.map(|(_, (_, value))| format!("{value:.0}")));
+    cells.push(one.cached.0.to_string());
     cells.push(one.free.map_or_else(|| "?".to_owned(), |free| free.to_string()));
     cells
 }

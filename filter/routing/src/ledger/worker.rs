@@ -29,7 +29,7 @@ pub struct Sent {
     pub adapter: Option<u64>,
     /// Prompt tokens that are not expected in the pod's cache.
     pub uncached: Tokens,
-    /// KV tokens it holds or will hold: prompt and expected output.
+    /// KV tokens it takes: the uncached prompt and the expected output.
     pub context: Tokens,
     /// Time to first token, as predicted.
     pub predicted: Millis,
@@ -68,6 +68,10 @@ pub enum Synced {
 /// Something to remember of a pod, until it is written.
 #[derive(Clone, Copy, Debug)]
 enum Lesson {
+    Sent {
+        pod: PodKey,
+        tokens: Tokens,
+    },
     Adapter {
         pod: PodKey,
         incarnation: u32,
@@ -169,6 +173,10 @@ impl LedgerView {
             answered_at: None,
         };
         self.truth.sent(sent.id, request);
+        self.learn(Lesson::Sent {
+            pod: sent.pod,
+            tokens: sent.context,
+        });
         if let Some(adapter) = sent.adapter {
             self.learn(Lesson::Adapter {
                 pod: sent.pod,
@@ -216,11 +224,13 @@ impl LedgerView {
         };
         request.pod = pod;
         request.teaches = false;
+        let tokens = request.context;
         let end = Ending {
             request: self.nonce.wrapping_add(id),
             sent_at: request.sent_at,
             outcome: Outcome::Unreachable,
         };
+        self.learn(Lesson::Sent { pod, tokens });
         for pod in failed {
             self.learn(Lesson::End {
                 pod: *pod,
@@ -398,11 +408,15 @@ impl LedgerView {
 
 impl Ledger {
     fn learn(&mut self, lesson: &Lesson, now: UnixMillis) {
-        let (Lesson::Adapter { pod, .. } | Lesson::Rate { pod, .. } | Lesson::End { pod, .. }) = *lesson;
+        let (Lesson::Sent { pod, .. }
+        | Lesson::Adapter { pod, .. }
+        | Lesson::Rate { pod, .. }
+        | Lesson::End { pod, .. }) = *lesson;
         let Some(state) = self.pod_mut(pod, now) else {
             return;
         };
         match *lesson {
+            Lesson::Sent { tokens, .. } => state.memory.filled = state.memory.filled + tokens,
             Lesson::Adapter {
                 incarnation,
                 adapter,

@@ -24,6 +24,7 @@ const NAMES: [&str; 3] = ["llama", "sql", "fr"];
 pub struct Pod {
     pub row: PodRow,
     pub own: OwnLoad,
+    pub cached: f64,
     pub rate: Option<f64>,
     pub avoided_until: Option<UnixMillis>,
     pub recent: Vec<(u64, UnixMillis)>,
@@ -63,6 +64,7 @@ pub fn pool() -> Pool {
         prefill_tokens_per_second: 8_000,
         expected_output_tokens: 200,
         stale_after: Millis(10_000),
+        ..pool.routing
     };
     pool
 }
@@ -106,6 +108,7 @@ pub fn idle(index: usize) -> Pod {
     Pod {
         row,
         own: OwnLoad::default(),
+        cached: 0.0,
         rate: None,
         avoided_until: None,
         recent: Vec::new(),
@@ -213,6 +216,8 @@ impl World {
             row,
             freshness: snapshot.freshness(row, &self.pool, NOW),
             own: pod.own,
+            filled: Tokens(0),
+            cached: pod.cached,
             rate: pod.rate,
             avoided_until: pod.avoided_until,
             recent_adapters: &pod.recent,
