@@ -92,6 +92,13 @@ pub const UNREACHABLE: f64 = 10_000.0;
 pub const UNREACHABLE_AFTER: u32 = 3;
 /// A pod's own rate counts only if it differs from the pool's by more than this factor.
 pub const RATE_DIFFERS: f64 = 1.7;
+/// That factor grows by so much with the part of the load that others send: their queues look like slowness.
+/// With four proxies and equal pods, learned rates were seen 3.5 times apart.
+pub const RATE_DIFFERS_ELSEWHERE: f64 = 4.0;
+/// Where a prompt is cached somewhere, queues count as equal within this part of their mean, times the
+/// part of the load that others send. They are a scrape old and others act on them, too, so every
+/// difference is overdone until the next scrape; what is cached is certain.
+pub const QUEUES_ALIKE: f64 = 0.75;
 /// Weight of an ageing reading against the mean. Own: half-way between the two certain cases.
 pub const AGEING_WEIGHT: f64 = 0.5;
 /// Slowest believable prefill, tokens per millisecond: keeps every cost finite.

@@ -86,6 +86,8 @@ pub struct PodFacts<'a> {
 pub struct PoolFacts {
     /// Prefill rate learned, tokens per millisecond.
     pub rate: Option<f64>,
+    /// The part, 0 to 1, of the pods' load that other proxies send.
+    pub elsewhere: f64,
 }
 
 /// What a request asks for.

@@ -13,6 +13,7 @@
 
 mod pool;
 mod prefix;
+mod share;
 mod steering;
 
 use std::collections::BTreeMap;

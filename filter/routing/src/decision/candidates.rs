@@ -12,7 +12,7 @@ use fastrand::Rng;
 
 use super::serving::{self, Can, Name, Naming, Serving};
 use super::{Action, Booking, Considered, Decision, Input, Note, PodFacts, Reason, Rung, Why, pick};
-use crate::cost::{self, BELIEF, Fleet, Need, Question, Stage, Terms, Tier};
+use crate::cost::{self, BELIEF, Fleet, Need, QUEUES_ALIKE, Question, Stage, Terms, Tier};
 
 /// The addresses of a subset hint.
 #[derive(Debug)]
@@ -84,7 +84,11 @@ impl<'a> Candidates<'a> {
         Self {
             input,
             list: Vec::with_capacity(input.pods.len()),
-            fleet: Fleet::new(input.facts.rate, input.pool.routing.prefill_tokens_per_second),
+            fleet: Fleet::new(
+                input.facts.rate,
+                input.pool.routing.prefill_tokens_per_second,
+                input.facts.elsewhere,
+            ),
             name: input.ask.model.map(|model| Name::new(model, id(model))),
             by_load: false,
             refresh_models: false,
@@ -206,7 +210,7 @@ impl<'a> Candidates<'a> {
         };
         let adapter_home = self.adapter_home();
         let prefix_home = self.prefix_home();
-        let elsewhere = BELIEF * self.fleet.elsewhere();
+        let elsewhere = BELIEF * self.input.facts.elsewhere;
         let cold_load = self.input.pool.adapters.cold_load.0 as f64;
         for one in &mut self.list {
             let adapter_lives = adapter_home.is_some_and(|home| home.is(one.pod.row) && one.pod.row.resident.is_none());
@@ -229,12 +233,29 @@ impl<'a> Candidates<'a> {
             one.terms = cost::terms(one.pod, one.stage, &one.need, adapter, &question);
             one.cost = one.terms.total();
         }
+        self.even_out();
         why.candidates = count(self.list.len());
         why.rung = Some(match self.list.iter().map(|one| one.stage).min() {
             Some(Stage::Fresh) => Rung::Fresh,
             Some(Stage::Ageing) => Rung::Ageing,
             Some(Stage::Unknown) | None => Rung::OwnLoad,
         });
+    }
+
+    /// Brings queues nearer to their mean, as far as other proxies make them doubtful: only where it matters
+    /// against what is cached.
+    fn even_out(&mut self) {
+        let width = QUEUES_ALIKE * self.input.facts.elsewhere;
+        if width <= 0.0 || self.list.iter().all(|one| one.need.cached.0 == 0) {
+            return;
+        }
+        let sum: f64 = self.list.iter().map(|one| one.terms.queue).sum();
+        let mean = sum / self.list.len().max(1) as f64;
+        for one in &mut self.list {
+            let off = one.terms.queue - mean;
+            one.terms.queue = mean + off.signum() * (off.abs() - width * mean).max(0.0);
+            one.cost = one.terms.total();
+        }
     }
 
     /// Where others loaded the adapter, if somebody would have to and others send too.
@@ -254,7 +275,7 @@ impl<'a> Candidates<'a> {
     }
 
     fn home(&self, key: u64) -> Option<Home> {
-        if self.fleet.elsewhere() <= 0.0 {
+        if self.input.facts.elsewhere <= 0.0 {
             return None;
         }
         let bids = self.list.iter().map(|one| serving::bid(key, one.pod.row));

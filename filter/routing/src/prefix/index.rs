@@ -89,6 +89,12 @@ impl Index {
         }
     }
 
+    /// Pages that there may be.
+    #[must_use]
+    pub const fn pages(&self) -> u64 {
+        self.pages
+    }
+
     fn key(&self, page: u64) -> String {
         names::prefix_key(&self.pool, page)
     }

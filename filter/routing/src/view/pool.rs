@@ -14,6 +14,7 @@ use crate::decision::{PodFacts, PoolFacts};
 use crate::ledger::{LedgerView, PodFact};
 use crate::prefix::{Chains, Found, Written};
 use crate::view::prefix::PrefixView;
+use crate::view::share::Share;
 
 /// The head of a sealed value: it holds the length and the checksum of the rest, so equal heads are
 /// equal tables.
@@ -36,6 +37,7 @@ pub(super) struct PoolView {
     pub ledger: LedgerView,
     pub error: Option<TableError>,
     pub prefix: Option<PrefixView>,
+    share: Share,
     snapshot: Option<Snapshot>,
     /// Ledger keys of the snapshot's pods, in their order.
     keys: Vec<PodKey>,
@@ -51,6 +53,7 @@ impl PoolView {
             ledger: LedgerView::new(&pool.name, nonce),
             error: None,
             prefix: PrefixView::new(pool, pools),
+            share: Share::default(),
             snapshot: None,
             keys: Vec::new(),
             head: Vec::new(),
@@ -97,12 +100,11 @@ impl PoolView {
                 sample_at: row.scraped_at,
                 proxy_active: row.proxy_active.zip(counted_at),
             }));
+        let (ledger, pods) = (self.ledger.ledger(), table.pods.iter().zip(&self.keys));
+        self.share
+            .add(pods.clone().map(|(row, key)| (row, ledger.own(*key, None))));
         if let Some(prefix) = &mut self.prefix {
-            let ledger = self.ledger.ledger();
-            prefix.facts(table.pods.iter().zip(&self.keys).map(|(row, key)| {
-                let own = ledger.own(*key, None);
-                (row, *key, own.unanswered.saturating_add(own.generating))
-            }));
+            prefix.facts(pods, self.share.own());
         }
         self.snapshot = Some(Snapshot::new(table));
         Ok(true)
@@ -160,6 +162,7 @@ impl PoolView {
     pub fn facts(&self) -> PoolFacts {
         PoolFacts {
             rate: self.ledger.ledger().pool_rate(),
+            elsewhere: 1.0 - self.share.own(),
         }
     }
 }

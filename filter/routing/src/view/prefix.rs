@@ -11,10 +11,6 @@ use crate::limits::{PREFIX_BLOCK_TOKENS, PREFIX_CAPACITY_UNKNOWN};
 use crate::prefix::{Chains, Found, Index, Living, Written, tag};
 use crate::request::{Api, Facts};
 
-/// Weight of one table in the own share of the traffic. Tables come several times a second, and how traffic is
-/// split between proxies changes over minutes.
-const SHARE_WEIGHT: f64 = 0.05;
-
 /// One pool's index.
 #[derive(Debug)]
 pub(super) struct PrefixView {
@@ -42,26 +38,21 @@ impl PrefixView {
         })
     }
 
-    /// Takes in a new table; `own` is what this proxy has in flight at each pod.
-    pub fn facts<'a>(&mut self, pods: impl Iterator<Item = (&'a PodRow, PodKey, u32)>) {
+    /// Takes in a new table, and this proxy's share of the load.
+    pub fn facts<'a>(&mut self, pods: impl Iterator<Item = (&'a PodRow, &'a PodKey)>, share: f64) {
         self.tags.clear();
-        let (mut known, mut capacity, mut gauges, mut own) = (0.0, 0.0, 0.0, 0.0);
-        for (place, (row, key, in_flight)) in pods.enumerate() {
-            self.tags.push((tag(key, row.incarnation), place));
+        self.share = share;
+        let (mut known, mut capacity) = (0.0, 0.0);
+        for (place, (row, key)) in pods.enumerate() {
+            self.tags.push((tag(*key, row.incarnation), place));
             if let Some(tokens) = row.load.kv_capacity.filter(|tokens| tokens.0 > 0) {
                 known += 1.0;
                 capacity += tokens.0 as f64;
             }
-            let (running, waiting) = (row.load.running.unwrap_or(0), row.load.waiting.unwrap_or(0));
-            gauges += f64::from(running) + f64::from(waiting);
-            own += f64::from(in_flight);
         }
         self.tags.sort_unstable();
         if known > 0.0 {
             self.unknown_capacity = capacity / known;
-        }
-        if gauges > 0.0 {
-            self.share += SHARE_WEIGHT * ((own / gauges).min(1.0) - self.share);
         }
     }
 

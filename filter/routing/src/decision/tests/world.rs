@@ -36,6 +36,7 @@ pub struct World {
     pub discovery: Discovered,
     pub pods: Vec<Pod>,
     pub subset: Option<String>,
+    pub elsewhere: f64,
 }
 
 pub fn ago(millis: u64) -> UnixMillis {
@@ -178,6 +179,7 @@ pub const ASK: Ask<'static> = Ask {
     exact: Tokens(0),
     output: Tokens(200),
     prompts: 1,
+    start: None,
 };
 
 pub fn ask_for(model: &str) -> Ask<'_> {
@@ -197,6 +199,7 @@ impl World {
             },
             pods: (0..pods).map(idle).collect(),
             subset: None,
+            elsewhere: 0.0,
         }
     }
 
@@ -232,7 +235,10 @@ impl World {
             pool: &self.pool,
             snapshot: Some(&snapshot),
             pods: &self.facts(&snapshot),
-            facts: PoolFacts::default(),
+            facts: PoolFacts {
+                rate: None,
+                elsewhere: self.elsewhere,
+            },
             ask,
             subset: self.subset.as_deref(),
             now: NOW,
