@@ -32,8 +32,15 @@ pub struct Living {
 }
 
 impl Living {
+    /// Blocks sent there since. Another worker may have sent something that this one's copy of the
+    /// clock does not show yet.
     const fn age(self, holder: Holder) -> u32 {
-        self.clock.wrapping_sub(holder.clock)
+        let ahead = holder.clock.wrapping_sub(self.clock);
+        if ahead < self.room {
+            0
+        } else {
+            self.clock.wrapping_sub(holder.clock)
+        }
     }
 
     const fn holds(self, holder: Holder) -> bool {
@@ -157,6 +164,10 @@ impl Index {
             };
             if living(tag).is_some_and(|pod| span.is_fresh(holder, pod)) {
                 continue;
+            }
+            if written.spans.iter().any(|(page, _)| *page == span.page) {
+                // Two spans met in one page: what the first wrote must stay.
+                span.read(store, &self.key(span.page));
             }
             let lives = |holder: &Holder| living(holder.tag).is_some_and(|pod| pod.holds(*holder));
             let result = span.change(store, &self.key(span.page), |value, span| {

@@ -44,11 +44,13 @@ fn a_restart_voids_all_that_was_sent() {
 }
 
 #[test]
-fn a_clock_that_began_anew_holds_nothing_of_before() {
+fn a_clock_behind_an_entry_is_late_or_began_anew() {
     let mut world = World::new(1, 100);
-    world.serve(&path(&[1, 2]), 0, 50);
+    world.serve(&path(&[1, 2]), 0, 110);
+    world.pods[0].1 = 11;
+    assert_eq!(world.held(&path(&[1, 2])), [2], "another worker sent it a moment ago");
     world.pods[0].1 = 10;
-    assert_eq!(world.held(&path(&[1, 2])), [0]);
+    assert_eq!(world.held(&path(&[1, 2])), [0], "so much is not sent in a moment");
 }
 
 #[test]
@@ -143,4 +145,18 @@ fn pools_share_the_bound_of_the_process() {
     assert_eq!(pages(8 << 20, 1), 1_024);
     assert_eq!(pages(usize::MAX, 1), 8_192);
     assert_eq!(pages(8 << 20, 64), 128);
+}
+
+#[test]
+fn spans_of_one_prompt_that_meet_in_a_page_do_not_overwrite_each_other() {
+    // 16 pages, and 6 spans of each of many prompts: some meet.
+    for start in 0..20 {
+        let long: Vec<u32> = (start..start + 2_016).collect();
+        let mut world = World::new(1, 10_000);
+        world.index = Index::new("p", 16 * PREFIX_PAGE_MAX_BYTES, 1);
+        world.serve(&path(&long), 0, 2_016);
+        for blocks in [1, 33, 97, 225, 481, 993] {
+            assert_eq!(world.held(&path(&long[..blocks])), [blocks as u32]);
+        }
+    }
 }

@@ -44,7 +44,10 @@ fn play(events: &[Event], luck: u64, create_only: bool) -> Result<(), TestCaseEr
             }
             Event::TakeBack { to } => {
                 if let Some((written, words)) = &mut last {
-                    let stamp = to.map(|pod| world.pods[pod]);
+                    let stamp = to.map(|pod| {
+                        world.pods[pod].1 += 1;
+                        world.pods[pod]
+                    });
                     world.index.take_back(&world.store, written, stamp);
                     sent.iter_mut()
                         .skip(to.unwrap_or(3))
