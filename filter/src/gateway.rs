@@ -5,6 +5,7 @@ use std::rc::Rc;
 use berth_filter_routing::decision::{Action, Decision, Reason};
 use berth_filter_routing::hold::Hold;
 use berth_filter_routing::ledger::Outcome;
+use berth_filter_routing::prefix::{Blocks, Hasher};
 use berth_filter_routing::request::{Facts, PassReason};
 use berth_filter_routing::view::{Counts, Request, Steering, View};
 use berth_shared_state::config::Config;
@@ -56,6 +57,15 @@ impl Gateway {
         self.config.body.hold_bytes
     }
 
+    /// Takes a prompt while its body is read.
+    pub fn hasher(&self) -> Hasher {
+        if self.config.pools.iter().any(|pool| pool.routing.prefix.enabled) {
+            Hasher::default()
+        } else {
+            Hasher::off()
+        }
+    }
+
     /// May clients see why?
     pub fn shows_decisions(&self) -> bool {
         self.config.status.decision_header
@@ -67,7 +77,7 @@ impl Gateway {
     }
 
     /// Decides one request and books it. `None`: nothing tells which pool it is for.
-    pub fn decide(&mut self, id: u32, facts: &Facts, steering: &Steering) -> Option<Decision> {
+    pub fn decide(&mut self, id: u32, facts: &Facts, prompt: &Blocks, steering: &Steering) -> Option<Decision> {
         if self.view.lacks_model(facts, steering) {
             return None;
         }
@@ -75,6 +85,7 @@ impl Gateway {
         let request = Request {
             id: id.into(),
             facts,
+            prompt,
             steering,
             in_full: false,
         };
@@ -144,6 +155,12 @@ impl Gateway {
             "berth.ledger.refusals",
             now.ledger_refusals.saturating_sub(before.ledger_refusals),
         );
+        self.stats.count(
+            "berth.prefix.writes",
+            now.prefix_writes.saturating_sub(before.prefix_writes),
+        );
+        self.stats
+            .count("berth.prefix.lost", now.prefix_lost.saturating_sub(before.prefix_lost));
         self.counted = now;
     }
 

@@ -11,7 +11,8 @@
 use berth_filter_routing::decision::{Action as Chosen, Refusal};
 use berth_filter_routing::header;
 use berth_filter_routing::ledger::Outcome;
-use berth_filter_routing::request::{BodyReader, Facts, Head, HeadVerdict, NoPrompt, PassReason, classify};
+use berth_filter_routing::prefix::{Blocks, Hasher};
+use berth_filter_routing::request::{BodyReader, Facts, Head, HeadVerdict, PassReason, classify};
 use berth_filter_routing::view::Steering;
 use berth_shared_state::names;
 use berth_shared_state::pod::PodAddress;
@@ -41,7 +42,11 @@ enum Phase {
     /// Nothing of it is Berth's business (any more).
     Passed,
     /// Headers are held; the body is being read.
-    Held { reader: BodyReader, read: usize },
+    Held {
+        reader: BodyReader,
+        prompt: Hasher,
+        read: usize,
+    },
     /// Sent to a pod; the ledger has it.
     Sent,
 }
@@ -104,7 +109,12 @@ impl Stream {
         if !gateway.hold.begin(self.id, host::now()) {
             return self.pass(gateway, NO_BODY_HOLD);
         }
-        self.phase = Phase::Held { reader, read: 0 };
+        let prompt = gateway.hasher();
+        self.phase = Phase::Held {
+            reader,
+            prompt,
+            read: 0,
+        };
         Action::Pause
     }
 
@@ -116,7 +126,7 @@ impl Stream {
 
     /// Reads what is new of the body; decides at its end or at the bound.
     pub fn request_body(&mut self, gateway: &mut Gateway, size: usize, end: bool) -> Action {
-        let Phase::Held { reader, read } = &mut self.phase else {
+        let Phase::Held { reader, prompt, read } = &mut self.phase else {
             return Action::Continue;
         };
         if gateway.hold.body(self.id) {
@@ -125,7 +135,7 @@ impl Stream {
         if size > *read {
             let piece = host::buffer(Buffer::RequestBody, *read, size - *read).unwrap_or_default();
             *read += piece.len();
-            reader.feed(&piece, &mut NoPrompt);
+            reader.feed(&piece, prompt);
         }
         if !end && size < gateway.hold_bytes() {
             return Action::Pause;
@@ -140,7 +150,10 @@ impl Stream {
 
     fn decide_held(&mut self, gateway: &mut Gateway, end: bool) -> Action {
         match core::mem::replace(&mut self.phase, Phase::Passed) {
-            Phase::Held { reader, .. } => self.decide(gateway, &if end { reader.finish() } else { reader.facts() }),
+            Phase::Held { reader, prompt, .. } => {
+                let facts = if end { reader.finish() } else { reader.facts() };
+                self.decide(gateway, &facts, &prompt.finish())
+            }
             other => {
                 self.phase = other;
                 Action::Continue
@@ -148,8 +161,8 @@ impl Stream {
         }
     }
 
-    fn decide(&mut self, gateway: &mut Gateway, facts: &Facts) -> Action {
-        let Some(decision) = gateway.decide(self.id, facts, &self.steering) else {
+    fn decide(&mut self, gateway: &mut Gateway, facts: &Facts, prompt: &Blocks) -> Action {
+        let Some(decision) = gateway.decide(self.id, facts, prompt, &self.steering) else {
             return self.pass(gateway, PassReason::BodyTooLarge.as_str());
         };
         let why = header::decision(&decision);

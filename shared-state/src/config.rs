@@ -161,6 +161,17 @@ pub struct Routing {
     pub expected_output_tokens: u32,
     /// A reading older than this says nothing: at least three scrape intervals.
     pub stale_after: Millis,
+    /// Memory of what was sent where.
+    pub prefix: Prefix,
+}
+
+/// The prefix index of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    /// Keep one.
+    pub enabled: bool,
+    /// Bytes of shared data it may take.
+    pub max_bytes: usize,
 }
 
 /// Which steering inputs are believed. Nothing by default.

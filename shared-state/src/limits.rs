@@ -192,6 +192,15 @@ pub const ADAPTERS_REMEMBERED: usize = 32;
 /// Adapters remembered over all pods, about 16 bytes each.
 pub const ADAPTERS_REMEMBERED_TOTAL: usize = 8192;
 
+/// Bytes of one pool's prefix index, where the config does not say. They are used as they are
+/// filled: a pod with 430,000 KV tokens takes about 15 to 40 KB.
+pub const PREFIX_MAX_BYTES: usize = 8 << 20;
+/// Least bytes of one pool's prefix index: two pods' worth, and a hundred pages to meet in.
+pub const PREFIX_MIN_BYTES: usize = 1 << 20;
+/// Bytes of all prefix indexes of one process: with several pools each gets its part at most. Keys of
+/// shared data cannot be deleted, so this is what Berth may ever hold.
+pub const PREFIX_TOTAL_MAX_BYTES: usize = 64 << 20;
+
 /// A pod that failed is avoided this long. A dead pod answers fast, so it looks idle.
 pub const AVOID_FIRST: Millis = Millis(3_000);
 /// Longest avoidance after repeated failures.

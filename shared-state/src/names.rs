@@ -89,6 +89,13 @@ pub fn ledger_key(pool: &str) -> String {
     [KEY_PREFIX, pool, "/ledger"].concat()
 }
 
+/// Shared-data key of a page of a pool's prefix index. There is a fixed number of them, written by
+/// every worker under compare-and-swap.
+#[must_use]
+pub fn prefix_key(pool: &str, page: u64) -> String {
+    format!("{KEY_PREFIX}{pool}/prefix/{page}")
+}
+
 /// Shared-data key by which a worker asks the poller to read the models pages at once: it writes the
 /// time of asking there. One small value, any number of writers.
 #[must_use]

@@ -15,7 +15,7 @@ const MAGIC: [u8; 4] = *b"BRTH";
 /// Version of everything that is sealed. Raise it when a sealed structure changes.
 pub const SCHEMA: u16 = 1;
 /// magic 4, schema 2, kind 2, payload length 4, xxh64 of the payload 8.
-const HEADER_BYTES: usize = 20;
+pub const HEADER_BYTES: usize = 20;
 
 /// What a sealed value holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub enum Kind {
     Table = 1,
     /// The in-flight ledger of the reader half.
     Ledger = 2,
+    /// A page of the reader half's prefix index.
+    Prefix = 3,
 }
 
 /// Why a sealed value cannot be read or made.
@@ -56,8 +58,20 @@ impl fmt::Display for SealError {
 /// # Errors
 /// [`SealError::TooLarge`] when the encoding exceeds the bound.
 pub fn seal<T: Serialize>(kind: Kind, value: &T) -> Result<Vec<u8>, SealError> {
-    let mut out = vec![0; HEADER_BYTES];
-    out = postcard::to_extend(value, out).map_err(|_| SealError::Damaged)?;
+    let out = postcard::to_extend(value, vec![0; HEADER_BYTES]).map_err(|_| SealError::Damaged)?;
+    finish(kind, out)
+}
+
+/// Seals bytes that have an encoding of their own.
+///
+/// # Errors
+/// [`SealError::TooLarge`] when they exceed the bound.
+pub fn seal_bytes(kind: Kind, payload: &[u8]) -> Result<Vec<u8>, SealError> {
+    finish(kind, [&[0; HEADER_BYTES], payload].concat())
+}
+
+/// Fills in the header of a value.
+fn finish(kind: Kind, mut out: Vec<u8>) -> Result<Vec<u8>, SealError> {
     if out.len() > SEALED_MAX_BYTES {
         return Err(SealError::TooLarge(out.len()));
     }
@@ -81,6 +95,17 @@ pub fn seal<T: Serialize>(kind: Kind, value: &T) -> Result<Vec<u8>, SealError> {
 /// # Errors
 /// See [`SealError`].
 pub fn open<T: DeserializeOwned>(kind: Kind, bytes: &[u8]) -> Result<T, SealError> {
+    match postcard::take_from_bytes(open_bytes(kind, bytes)?) {
+        Ok((value, [])) => Ok(value),
+        _ => Err(SealError::Damaged),
+    }
+}
+
+/// Opens what [`seal_bytes`] sealed.
+///
+/// # Errors
+/// See [`SealError`].
+pub fn open_bytes(kind: Kind, bytes: &[u8]) -> Result<&[u8], SealError> {
     if bytes.len() > SEALED_MAX_BYTES {
         return Err(SealError::TooLarge(bytes.len()));
     }
@@ -101,10 +126,7 @@ pub fn open<T: DeserializeOwned>(kind: Kind, bytes: &[u8]) -> Result<T, SealErro
     if u32::from_le_bytes(*length) as usize != payload.len() || u64::from_le_bytes(*sum) != xxh64(payload, 0) {
         return Err(SealError::Damaged);
     }
-    match postcard::take_from_bytes(payload) {
-        Ok((value, [])) => Ok(value),
-        _ => Err(SealError::Damaged),
-    }
+    Ok(payload)
 }
 
 #[cfg(test)]
@@ -123,6 +145,14 @@ mod tests {
     #[test]
     fn what_was_sealed_opens() {
         check(|_| (), Ok(300));
+    }
+
+    #[test]
+    fn bytes_are_sealed_as_they_are() {
+        let bytes = seal_bytes(Kind::Prefix, b"page").unwrap();
+        assert_eq!(open_bytes(Kind::Prefix, &bytes), Ok(&b"page"[..]));
+        assert_eq!(open_bytes(Kind::Ledger, &bytes), Err(SealError::Foreign));
+        assert!(seal_bytes(Kind::Prefix, &vec![0; SEALED_MAX_BYTES]).is_err());
     }
 
     #[test]

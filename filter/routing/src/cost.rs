@@ -6,9 +6,9 @@
 //! | term | formula (ms) | what it stands for |
 //! |---|---|---|
 //! | `queue` | (own unanswered tokens + others' queued x mean uncached) / rate | work ahead |
-//! | `prefill` | u / rate, u = uncached prompt tokens | own work |
+//! | `prefill` | u / rate, u = prompt tokens that are not in the pod's prefix cache | own work |
 //! | `harm` | 0.1 x u / rate x running + 2 x running | slower answers of others |
-//! | `memory` | 150 x k / (1 - k), k = (used + needed) / capacity, and more beyond 1 | preemption |
+//! | `memory` | 150 x k / (1 - k), k = (used + u + output) / capacity, and more beyond 1 | preemption |
 //! | `adapter` | 0 warm, 300 in host memory, else `cold_load` x (1 - belief); + 3,000 x excess of slots | adapter load |
 //! | `overdue` | 0.3 x (age of the oldest unanswered - 2 x its prediction - 1,000) | a pod that hangs |
 //! | `failed` | 1,000,000 while the ledger avoids the pod | a pod that fails |
@@ -25,8 +25,8 @@
 //! foreign used = weight x its own + (1 - weight) x mean;   weight: fresh 1, ageing 0.5, unknown 0
 //! ```
 //!
-//! Deliberately not here: who may serve at all ([`crate::decision`]), and the prefix index, whose
-//! matches will lower u.
+//! Deliberately not here: who may serve at all ([`crate::decision`]), and who holds a prefix
+//! ([`crate::prefix`]).
 
 use berth_shared_state::sample::Status;
 use berth_shared_state::snapshot::Freshness;
@@ -68,6 +68,11 @@ pub const HOST_ADAPTERS: usize = 16;
 pub const SLOT_WAIT: f64 = 3_000.0;
 /// How far the agreement by hash is believed, at most.
 pub const BELIEF: f64 = 0.9;
+/// Blocks from whose hash proxies that do not talk agree on a pod for a prompt: about 1,024 tokens. A shorter
+/// prefix is cheap to compute anywhere.
+pub const AGREED_BLOCKS: usize = 16;
+/// That agreement counts in full when the engines find one in so many prompt tokens in their caches.
+pub const HITS_SCALE: f64 = 20.0;
 /// Milliseconds per millisecond overdue.
 pub const OVERDUE_RATE: f64 = 0.3;
 /// Overdue starts at this multiple of the prediction ...
@@ -90,6 +95,13 @@ pub const UNREACHABLE: f64 = 10_000.0;
 pub const UNREACHABLE_AFTER: u32 = 3;
 /// A pod's own rate counts only if it differs from the pool's by more than this factor.
 pub const RATE_DIFFERS: f64 = 1.7;
+/// That factor grows by so much with the part of the load that others send: their queues look like slowness.
+/// With four proxies and equal pods, learned rates were seen 3.5 times apart.
+pub const RATE_DIFFERS_ELSEWHERE: f64 = 4.0;
+/// Where a prompt is cached somewhere, queues count as equal within this part of their mean, times the
+/// part of the load that others send. They are a scrape old and others act on them, too, so every
+/// difference is overdone until the next scrape; what is cached is certain.
+pub const QUEUES_ALIKE: f64 = 0.75;
 /// Weight of an ageing reading against the mean. Own: half-way between the two certain cases.
 pub const AGEING_WEIGHT: f64 = 0.5;
 /// Slowest believable prefill, tokens per millisecond: keeps every cost finite.
@@ -175,12 +187,28 @@ fn negligible(millis: &f64) -> bool {
 /// What a request takes of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Need {
-    /// Prompt tokens to compute.
-    pub uncached: Tokens,
-    /// KV tokens of prompt and expected output, over all its prompts.
-    pub context: Tokens,
+    /// Prompt tokens, over all its prompts.
+    pub prompt: Tokens,
+    /// Those of them that are in the pod's prefix cache.
+    pub cached: Tokens,
+    /// Expected output tokens, over all its prompts.
+    pub output: Tokens,
     /// Prompts in it, at least 1: each may go to another engine of the pod.
     pub prompts: u32,
+}
+
+impl Need {
+    /// Prompt tokens to compute.
+    #[must_use]
+    pub const fn uncached(&self) -> Tokens {
+        Tokens(self.prompt.0.saturating_sub(self.cached.0))
+    }
+
+    /// KV tokens that it takes: what is cached is there already, and mostly in use by others.
+    #[must_use]
+    pub fn takes(&self) -> Tokens {
+        self.uncached() + self.output
+    }
 }
 
 /// How far a pod's reading is believed.
@@ -275,8 +303,6 @@ fn capacity(pod: &PodFacts<'_>) -> Option<f64> {
 /// Everything a pod's terms are made of, once per decision.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'a> {
-    /// What the request takes.
-    pub need: Need,
     /// The pool's means.
     pub fleet: &'a Fleet,
     /// Now.
@@ -287,25 +313,20 @@ pub struct Question<'a> {
 
 /// The terms of one pod; `adapter` is what [`adapter`] said.
 #[must_use]
-pub fn terms(pod: &PodFacts<'_>, stage: Stage, adapter: f64, question: &Question<'_>) -> Terms {
-    let Question {
-        need,
-        fleet,
-        now,
-        avoid,
-    } = *question;
+pub fn terms(pod: &PodFacts<'_>, stage: Stage, need: &Need, adapter: f64, question: &Question<'_>) -> Terms {
+    let Question { fleet, now, avoid } = *question;
     let rate = fleet.rate(pod, stage);
     let foreign = fleet.foreign(pod, stage);
-    let prefill = need.uncached.0 as f64 / rate;
+    let prefill = need.uncached().0 as f64 / rate;
     let own = pod.own.unanswered.saturating_add(pod.own.generating);
     let running = foreign.running.unwrap_or(0.0) + f64::from(own);
-    let others = foreign.queued.unwrap_or(0.0) * fleet.mean_uncached(need.uncached);
+    let others = foreign.queued.unwrap_or(0.0) * fleet.mean_uncached(need.prompt);
     let avoided = avoid && pod.avoided_until.is_some_and(|until| until > now);
     let terms = Terms {
         queue: (pod.own.unanswered_tokens.0 as f64 + others) / rate,
         prefill,
         harm: HARM_PER_WORK * prefill * running + HARM_PER_REQUEST * running,
-        memory: memory(pod, foreign.used, fleet, &need),
+        memory: memory(pod, foreign.used, fleet, need),
         adapter,
         overdue: overdue(pod, now),
         failed: if avoided { FAILED } else { 0.0 },
@@ -330,11 +351,11 @@ fn memory(pod: &PodFacts<'_>, used: Option<f64>, fleet: &Fleet, need: &Need) -> 
     };
     let engines = f64::from(pod.row.load.engines.max(1));
     let room = capacity / engines;
-    let context = need.context.0 as f64;
-    let one = context / f64::from(need.prompts.max(1));
+    let (takes, prompts) = (need.takes().0 as f64, f64::from(need.prompts.max(1)));
     let taken = used.unwrap_or(0.0) + pod.own.context_tokens.0 as f64 / capacity;
-    let k = taken + one.max(context / engines) / room;
-    barrier(k) + if k > 1.0 { NO_ROOM } else { 0.0 } + if one > room { NEVER_FITS } else { 0.0 }
+    let k = taken + (takes / prompts).max(takes / engines) / room;
+    let whole = (need.prompt + need.output).0 as f64 / prompts;
+    barrier(k) + if k > 1.0 { NO_ROOM } else { 0.0 } + if whole > room { NEVER_FITS } else { 0.0 }
 }
 
 fn barrier(k: f64) -> f64 {

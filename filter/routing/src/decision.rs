@@ -69,6 +69,10 @@ pub struct PodFacts<'a> {
     pub freshness: Freshness,
     /// What this proxy has there.
     pub own: OwnLoad,
+    /// KV tokens that this proxy ever sent there, cached ones not counted.
+    pub filled: Tokens,
+    /// The part, 0 to 1, of this request's prompt that it was sent before and still has room for.
+    pub cached: f64,
     /// Prefill rate learned of it, tokens per millisecond.
     pub rate: Option<f64>,
     /// It failed a moment ago; avoided until then.
@@ -82,6 +86,8 @@ pub struct PodFacts<'a> {
 pub struct PoolFacts {
     /// Prefill rate learned, tokens per millisecond.
     pub rate: Option<f64>,
+    /// The part, 0 to 1, of the pods' load that other proxies send.
+    pub elsewhere: f64,
 }
 
 /// What a request asks for.
@@ -97,6 +103,8 @@ pub struct Ask<'a> {
     pub output: Tokens,
     /// Prompts, at least 1.
     pub prompts: u32,
+    /// Hash of the prompt's start, on which proxies agree; `None` = too short, or nothing engines cache.
+    pub start: Option<u64>,
 }
 
 impl<'a> Ask<'a> {
@@ -114,13 +122,16 @@ impl<'a> Ask<'a> {
             exact: Tokens(facts.prompt.tokens).min(prompt),
             output: Tokens(context.0 - prompt.0),
             prompts: facts.prompts.max(1),
+            start: None,
         }
     }
 
-    fn need(&self) -> Need {
+    /// What it takes of a pod that has this part, 0 to 1, of its prompt cached.
+    fn need(&self, cached: f64) -> Need {
         Need {
-            uncached: self.prompt,
-            context: self.prompt + self.output,
+            prompt: self.prompt,
+            cached: Tokens((self.prompt.0 as f64 * cached.clamp(0.0, 1.0)) as u64),
+            output: self.output,
             prompts: self.prompts.max(1),
         }
     }
@@ -158,7 +169,7 @@ pub enum Action {
 pub struct Booking {
     /// Uncached prompt tokens: work until the first token.
     pub work: Tokens,
-    /// KV tokens of prompt and expected output.
+    /// KV tokens it takes: the uncached prompt and the expected output.
     pub context: Tokens,
     /// Predicted time to first token.
     pub predicted: Millis,
@@ -213,10 +224,10 @@ fn without_table(input: &Input<'_>, subset: Option<&Subset>, mut why: Why, rng: 
         return why.refuse(503, Reason::SubsetNoMatch);
     }
     why.notes.push(Note::SubsetAsGiven);
-    let need = input.ask.need();
+    let need = input.ask.need(0.0);
     let booking = Booking {
-        work: need.uncached,
-        context: need.context,
+        work: need.uncached(),
+        context: need.takes(),
         ..Booking::default()
     };
     Decision {

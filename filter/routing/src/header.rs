@@ -37,7 +37,8 @@ pub fn model(name: &str) -> Option<&str> {
 }
 
 /// The value of `x-berth-decision`: `key=value` joined by `;`, visible ASCII, at most
-/// [`DECISION_HEADER_MAX_BYTES`]. Nothing in it comes from the client. Costs and terms are milliseconds.
+/// [`DECISION_HEADER_MAX_BYTES`]. Nothing in it comes from the client. Costs and terms are
+/// milliseconds, `cached` is prompt tokens.
 #[must_use]
 pub fn decision(decision: &Decision) -> String {
     let mut out = String::with_capacity(256);
@@ -64,6 +65,9 @@ fn write_decision(out: &mut String, decision: &Decision) -> fmt::Result {
         write!(out, "cost={};", whole(first.cost))?;
         for (term, value) in first.terms.named().into_iter().filter(|(_, value)| *value >= 0.5) {
             write!(out, "{term}={};", whole(value))?;
+        }
+        if first.cached.0 > 0 {
+            write!(out, "cached={};", first.cached.0)?;
         }
         write!(out, "adapter-is={};reading={};", word(&first.tier), word(&first.stage))?;
     }

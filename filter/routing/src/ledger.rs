@@ -150,6 +150,13 @@ impl Ledger {
         (middle < rates.len()).then(|| *rates.select_nth_unstable_by(middle, f64::total_cmp).1)
     }
 
+    /// KV tokens that all workers ever sent to the pod, cached ones not counted: the clock by which its
+    /// cache forgets.
+    #[must_use]
+    pub fn filled(&self, pod: PodKey) -> Tokens {
+        self.pod(pod).map_or(Tokens(0), |state| state.memory.filled)
+    }
+
     /// Until when the pod should be avoided after failures; may lie in the past.
     #[must_use]
     pub fn avoided_until(&self, pod: PodKey) -> Option<UnixMillis> {

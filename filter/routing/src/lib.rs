@@ -9,12 +9,13 @@
 //! ```
 //!
 //! Everything here is pure. Deciding is total: it never fails, it answers with its reasons.
-//! Deliberately not here: prefix affinity (its place is [`request::PromptSink`] and a term beside
-//! the others in [`cost`]), queues, and host calls.
+//! Deliberately not here: queues, and host calls.
 
 pub mod limits;
 
 pub mod request;
+
+pub mod prefix;
 
 pub mod cost;
 pub mod decision;

@@ -34,3 +34,26 @@ pub const MESSAGE_TOKENS: u64 = 4;
 /// Output bound of /v1/completions where the client gives none (OpenAI's documented default, also
 /// vLLM's).
 pub const COMPLETIONS_MAX_OUTPUT: u64 = 16;
+
+/// Tokens of one block of a prefix: what the reference picker uses at least. Engines have 16; a
+/// match is at most this much too short.
+pub const PREFIX_BLOCK_TOKENS: usize = 64;
+/// Blocks of one request that are hashed: 129,024 tokens, the longest contexts usually served (the
+/// reference picker stops at 131,072), and the end of a span.
+pub const PREFIX_BLOCKS_MAX: usize = 2016;
+/// Prompts of one request with a chain of their own.
+pub const PREFIX_PROMPTS_MAX: usize = 16;
+/// Pages that one request reads at most, over all its prompts.
+pub const PREFIX_SPANS_MAX: usize = 8;
+/// Bytes of one page. A copy of 8 KiB costs a proxy little more than one of a hundred bytes, and
+/// holds about 80 runs of 40 blocks.
+pub const PREFIX_PAGE_MAX_BYTES: usize = 8 << 10;
+/// Pods known to hold one run: more share nothing by one more.
+pub const PREFIX_HOLDERS_MAX: usize = 128;
+/// Attempts of one compare-and-swap of a page. A lost one loses an entry of a memory.
+pub const PREFIX_TRIES: usize = 3;
+/// KV tokens of a pod in a pool where nobody says. Own: between a small GPU with a model of 8 billion
+/// parameters (60,000) and a large one (430,000).
+pub const PREFIX_CAPACITY_UNKNOWN: u64 = 200_000;
+/// An entry is written again when it has aged by this part of a pod's cache.
+pub const PREFIX_RENEW_PART: u32 = 8;

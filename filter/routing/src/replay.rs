@@ -27,7 +27,8 @@ use serde::Serialize;
 
 use crate::decision::{Action, Decision, Why, explain};
 use crate::ledger::Outcome;
-use crate::request::{BodyReader, Facts, Head, HeadVerdict, NoPrompt, PassReason, classify};
+use crate::prefix::{Blocks, Hasher};
+use crate::request::{BodyReader, Facts, Head, HeadVerdict, PassReason, classify};
 use crate::view::{self, Steering, View};
 use event::{Answer, Event, Id, Line, Request};
 
@@ -305,9 +306,9 @@ impl Replay {
         let Some(view) = self.views.get_mut(worker) else {
             return;
         };
-        let facts = facts.and_then(|facts| match view.lacks_model(&facts, &steering) {
+        let facts = facts.and_then(|(facts, prompt)| match view.lacks_model(&facts, &steering) {
             true => Err(PassReason::BodyTooLarge),
-            false => Ok(facts),
+            false => Ok((facts, prompt)),
         });
         match facts {
             Err(reason) => {
@@ -315,11 +316,12 @@ impl Replay {
                 let text = format!("passed to the proxy's own balancer: {}\n", reason.as_str());
                 answers.explained = self.in_full.then(|| (plain(&request.id), text));
             }
-            Ok(facts) => {
+            Ok((facts, prompt)) => {
                 let (id, steering) = (self.requests, &steering);
                 let asked = view::Request {
                     id,
                     facts: &facts,
+                    prompt: &prompt,
                     steering,
                     in_full: self.in_full,
                 };
@@ -380,7 +382,7 @@ impl Replay {
 }
 
 /// What the glue does with a head and a body that comes in one piece.
-fn read(request: &Request, hold_bytes: usize) -> Result<Facts, PassReason> {
+fn read(request: &Request, hold_bytes: usize) -> Result<(Facts, Blocks), PassReason> {
     let path = request.path.iter().map(|path| (":path", path.as_bytes()));
     let others = request
         .headers
@@ -400,12 +402,14 @@ fn read(request: &Request, hold_bytes: usize) -> Result<Facts, PassReason> {
         HeadVerdict::Hold(reader) => reader,
         HeadVerdict::TooLarge(api) => BodyReader::json(api),
     };
-    reader.feed(held, &mut NoPrompt);
-    Ok(if held.len() == body.len() {
+    let mut hasher = Hasher::default();
+    reader.feed(held, &mut hasher);
+    let facts = if held.len() == body.len() {
         reader.finish()
     } else {
         reader.facts()
-    })
+    };
+    Ok((facts, hasher.finish()))
 }
 
 /// An id as a person types it: a string without its quotes.

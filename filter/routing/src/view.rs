@@ -5,12 +5,15 @@
 //!  request facts -> which pool -> table copy, ledger copy -> decide -> book        decide
 //!  first token, serving pod, end ------------------------> ledger                  on_*
 //!  every tick ----------------------------------------> settle, heartbeat          tick
+//!  prompt -> prefix index -> part cached -> decide -> noted there, taken back when it fails
 //! ```
 //!
 //! Shared data comes in as an argument, so that nothing here holds a host. Deliberately not here:
 //! reading bodies ([`crate::request`]), and what the proxy is told ([`crate::header`]).
 
 mod pool;
+mod prefix;
+mod share;
 mod steering;
 
 use std::collections::BTreeMap;
@@ -21,12 +24,14 @@ use berth_shared_state::limits::LEDGER_IN_FLIGHT_MAX;
 use berth_shared_state::pod::{PodAddress, PodKey};
 use berth_shared_state::snapshot::Snapshot;
 use berth_shared_state::store::SharedData;
-use berth_shared_state::units::{Millis, UnixMillis};
+use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use fastrand::Rng;
 
+use crate::cost::AGREED_BLOCKS;
 use crate::decision::{self, Action, Ask, Booking, Decision, Naming, Reason, Why};
 use crate::ledger::{Outcome, Sent, Synced};
 use crate::limits::ASCII_BYTES_PER_TOKEN;
+use crate::prefix::{Blocks, Written, seed};
 use crate::request::Facts;
 use pool::PoolView;
 pub use pool::TableError;
@@ -46,6 +51,8 @@ pub struct Request<'a> {
     pub id: u64,
     /// What its body says.
     pub facts: &'a Facts,
+    /// Its prompt in hashes.
+    pub prompt: &'a Blocks,
     /// What trusted headers say.
     pub steering: &'a Steering,
     /// Give reasons for every candidate, not only for the endpoints.
@@ -65,6 +72,10 @@ pub struct Counts {
     pub ledger_lost_races: u64,
     /// Ledger reads or writes that the host refused, or that did not fit.
     pub ledger_refusals: u64,
+    /// Pages of prefix indexes written.
+    pub prefix_writes: u64,
+    /// Pages of prefix indexes not written: others were faster, or the host refused.
+    pub prefix_lost: u64,
 }
 
 /// A routed request in flight.
@@ -72,6 +83,10 @@ pub struct Counts {
 struct Routed {
     pool: usize,
     endpoints: Vec<PodAddress>,
+    /// KV tokens that it takes.
+    takes: Tokens,
+    /// What the prefix index was told.
+    written: Written,
 }
 
 /// One worker's view of a gateway config.
@@ -93,7 +108,7 @@ impl View {
             pools: config
                 .pools
                 .iter()
-                .map(|pool| PoolView::new(&pool.name, nonce))
+                .map(|pool| PoolView::new(pool, config.pools.len(), nonce))
                 .collect(),
             config,
             rng: Rng::with_seed(seed),
@@ -145,7 +160,16 @@ impl View {
             return nobody_decides();
         };
         self.counts.ledger(view.ledger.refresh(store, now));
-        let pods = view.pods(pool, now);
+        let mut pods = view.pods(pool, now);
+        let chains = view
+            .prefix
+            .as_ref()
+            .filter(|_| prefix::is_cached(request.facts))
+            .map(|_| {
+                let salt = request.facts.cache_salt.as_deref().unwrap_or_default();
+                request.prompt.chains(seed(model.unwrap_or_default(), salt))
+            });
+        let found = view.look_up(store, chains.as_ref(), &mut pods);
         let input = decision::Input {
             pool,
             snapshot: view.snapshot(),
@@ -153,6 +177,7 @@ impl View {
             facts: view.facts(),
             ask: Ask {
                 model,
+                start: chains.as_ref().and_then(|chains| chains.start(AGREED_BLOCKS)),
                 ..Ask::new(request.facts, ASCII_BYTES_PER_TOKEN, pool)
             },
             subset: request.steering.subset.as_deref(),
@@ -161,7 +186,9 @@ impl View {
         };
         let decision = decision::decide(&input, &mut self.rng);
         if let Action::Route { endpoints, booking } = &decision.action {
-            self.book(store, request, index, endpoints, *booking, now);
+            let written = view.write(store, found, endpoints.first(), booking.context, &pods);
+            self.counts.prefix(&written);
+            self.book(store, request, index, endpoints, *booking, written, now);
         }
         decision
     }
@@ -216,6 +243,12 @@ impl View {
         if failed.is_empty() && routed.endpoints.first() == Some(&serving) {
             return;
         }
+        if let Some(prefix) = &view.prefix {
+            let filled = view.ledger.ledger().filled(serving.key()) + routed.takes;
+            let row = view.snapshot().and_then(|snapshot| snapshot.pod(serving));
+            let to = row.map(|row| prefix::stamp(row, filled));
+            prefix.take_back(store, &mut routed.written, to);
+        }
         self.counts
             .ledger(view.ledger.moved(store, id, &failed, serving.key(), now));
         // Said once: a second report of the same pod changes nothing.
@@ -224,11 +257,15 @@ impl View {
 
     /// A request is over. To be called for every decided request, once.
     pub fn on_end(&mut self, store: &dyn SharedData, id: u64, outcome: Outcome, now: UnixMillis) {
-        if let Some(view) = self
-            .routed
-            .remove(&id)
-            .and_then(|routed| self.pools.get_mut(routed.pool))
-        {
+        let Some(mut routed) = self.routed.remove(&id) else {
+            return;
+        };
+        if let Some(view) = self.pools.get_mut(routed.pool) {
+            // A client that leaves leaves its prompt in the cache.
+            let computed = matches!(outcome, Outcome::Success | Outcome::Abandoned);
+            if let Some(prefix) = view.prefix.as_ref().filter(|_| !computed) {
+                prefix.take_back(store, &mut routed.written, None);
+            }
             self.counts.ledger(view.ledger.ended(store, id, outcome, now));
         }
     }
@@ -281,6 +318,7 @@ impl View {
         pool: usize,
         endpoints: &[PodAddress],
         booking: Booking,
+        written: Written,
         now: UnixMillis,
     ) {
         let (Some(first), Some(view)) = (endpoints.first(), self.pools.get_mut(pool)) else {
@@ -304,6 +342,8 @@ impl View {
             Routed {
                 pool,
                 endpoints: endpoints.to_vec(),
+                takes: booking.context,
+                written,
             },
         );
     }
@@ -330,6 +370,11 @@ fn nobody_decides() -> Decision {
 }
 
 impl Counts {
+    fn prefix(&mut self, written: &Written) {
+        self.prefix_writes += u64::from(written.pages);
+        self.prefix_lost += u64::from(written.lost);
+    }
+
     const fn ledger(&mut self, synced: Synced) {
         match synced {
             Synced::Idle => {}

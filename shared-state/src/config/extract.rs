@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use serde::de::value::{Error, StrDeserializer};
 
 use super::check::{Is, Record};
-use super::{Adapters, Body, Config, Discovery, Pool, Routing, Scrape, StatusPage, Trust};
+use super::{Adapters, Body, Config, Discovery, Pool, Prefix, Routing, Scrape, StatusPage, Trust};
 use crate::limits::{STALE_AFTER_FLOOR, STALE_AFTER_INTERVALS};
 use crate::pod::PodAddress;
 use crate::units::Millis;
@@ -172,5 +172,9 @@ fn routing(routing: &Record, interval: Millis) -> Routing {
         expected_output_tokens: routing.count("expected_output_tokens"),
         stale_after: stale_after
             .unwrap_or_else(|| Millis(STALE_AFTER_INTERVALS.saturating_mul(interval.0)).max(STALE_AFTER_FLOOR)),
+        prefix: Prefix {
+            enabled: routing.record("prefix").flag("enabled"),
+            max_bytes: routing.record("prefix").count("max_bytes") as usize,
+        },
     }
 }

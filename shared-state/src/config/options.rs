@@ -326,6 +326,34 @@ static ROUTING: Section = Section {
             Preset::Unset("5 x `scrape.interval`, at least 5s"),
             "A reading older than this says nothing. At least 3 x `scrape.interval`, or one lost scrape makes a healthy pod unknown.",
         ),
+        field(
+            "prefix",
+            Kind::Section(&PREFIX),
+            Preset::Empty,
+            "The memory of which pod was sent which prompts.",
+        ),
+    ],
+};
+
+static PREFIX: Section = Section {
+    path: "pools[].routing.prefix",
+    doc: "The memory of which pod was sent which prompts, by hashes of their blocks: a request whose prompt begins like an earlier one costs less where that one went. All workers of the process share it.",
+    fields: &[
+        field(
+            "enabled",
+            Kind::Bool,
+            Preset::Bool(true),
+            "Turn it off where the engines cache no prefixes.",
+        ),
+        field(
+            "max_bytes",
+            Kind::Size {
+                min: limits::PREFIX_MIN_BYTES,
+                max: limits::PREFIX_TOTAL_MAX_BYTES,
+            },
+            Preset::Number(limits::PREFIX_MAX_BYTES as u64),
+            "Bytes of the proxy's shared data that it may take. It takes them as needed: 15 to 40 KB for a pod with 430,000 KV tokens. All pools of a process together take at most 64MiB, each an equal part.",
+        ),
     ],
 };
 

@@ -81,6 +81,10 @@ fn the_smallest_document_has_every_default() {
                 prefill_tokens_per_second: 8_000,
                 expected_output_tokens: 256,
                 stale_after: Millis(5_000),
+                prefix: Prefix {
+                    enabled: true,
+                    max_bytes: 8 << 20,
+                },
             },
         }],
         trust: Trust { headers: Vec::new() },
@@ -104,7 +108,8 @@ fn every_option_reaches_the_config() {
                        "cluster": "sc", "address_header": "x-gateway-destination-endpoint",
                        "headers": {"authorization": {"env": "KEY"}}, "tls": true},
             "adapters": {"resolver": true, "cold_load": "7s"},
-            "routing": {"prefill_tokens_per_second": 11, "expected_output_tokens": 12, "stale_after": "13s"}
+            "routing": {"prefill_tokens_per_second": 11, "expected_output_tokens": 12, "stale_after": "13s",
+                        "prefix": {"enabled": false, "max_bytes": "2MiB"}}
           }],
           "trust": {"headers": ["x-session-id"]}, "body": {"hold": 8192}, "status": {"decision_header": true},
           "role": "reader", "host": "envoy", "admission": {}
@@ -141,6 +146,10 @@ fn every_option_reaches_the_config() {
         prefill_tokens_per_second: 11,
         expected_output_tokens: 12,
         stale_after: Millis(13_000),
+        prefix: Prefix {
+            enabled: false,
+            max_bytes: 2 << 20,
+        },
     };
     assert_eq!(pool.routing, routing);
     assert_eq!(config.trust.headers, ["x-session-id"]);

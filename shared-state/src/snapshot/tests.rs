@@ -1,7 +1,7 @@
 //! Lookups and the staleness ladder.
 
 use super::*;
-use crate::config::{Adapters, Routing, Scrape};
+use crate::config::{Adapters, Prefix, Routing, Scrape};
 use crate::table::{Discovered, Models};
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -31,6 +31,10 @@ pub(crate) fn pool(discovery: Discovery) -> Pool {
             prefill_tokens_per_second: 5_000,
             expected_output_tokens: 256,
             stale_after: Millis(10_000),
+            prefix: Prefix {
+                enabled: true,
+                max_bytes: 1 << 20,
+            },
         },
     }
 }

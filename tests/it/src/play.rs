@@ -122,6 +122,10 @@ impl<P: Proxy> Player<'_, P> {
         for time in 1..=times {
             self.sent += 1;
             let worker = step.worker.unwrap_or((self.sent as usize - 1) % WORKERS);
+            let request = &Request {
+                number: self.sent,
+                ..request.clone()
+            };
             let seen = self.proxy.send(self.sent, worker, request);
             if let Some(first) = seen.list.first() {
                 *counts.entry(first.clone()).or_default() += 1;

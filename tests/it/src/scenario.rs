@@ -137,6 +137,15 @@ pub struct Request {
     pub stream: bool,
     /// Messages that the prompt is cut into.
     pub messages: Option<usize>,
+    /// Name of the text that the prompt begins with. Without one no two prompts begin alike.
+    pub prefix: Option<String>,
+    /// Tokens of that text.
+    pub prefix_tokens: usize,
+    /// `cache_salt`.
+    pub cache_salt: Option<String>,
+    /// Which request of the scenario this is.
+    #[serde(skip)]
+    pub number: u64,
     /// The body as it is.
     pub body: Option<String>,
     /// Only so many bytes of the body arrive before its end.
@@ -329,14 +338,31 @@ impl Request {
     /// Messages first and the model last, as many clients write it.
     fn made(&self) -> String {
         let messages = self.messages.unwrap_or(1).max(1);
-        let each = "word".repeat(self.prompt_tokens.max(1) / messages);
-        let message = json!({"role": "user", "content": each});
-        let mut members = vec![format!("\"messages\":{}", Value::Array(vec![message; messages]))];
+        let text = |first: &str, tokens: usize| {
+            let rest = "word".repeat(tokens.saturating_sub(1));
+            if tokens == 0 {
+                rest
+            } else {
+                format!("{first:<4.4}{rest}")
+            }
+        };
+        let message = |at: usize| {
+            let tokens = self.prompt_tokens.max(1) / messages;
+            let shared = if at == 0 { self.prefix_tokens.min(tokens) } else { 0 };
+            let start = text(self.prefix.as_deref().unwrap_or_default(), shared);
+            let own = text(&format!("{:04x}", self.number), tokens - shared);
+            json!({"role": "user", "content": start + &own})
+        };
+        let all = (0..messages).map(message).collect();
+        let mut members = vec![format!("\"messages\":{}", Value::Array(all))];
         if let Some(most) = self.max_tokens {
             members.push(format!("\"max_tokens\":{most}"));
         }
         if self.stream {
             members.push("\"stream\":true".to_owned());
+        }
+        if let Some(salt) = &self.cache_salt {
+            members.push(format!("\"cache_salt\":{}", json!(salt)));
         }
         if let Some(model) = &self.model {
             members.push(format!("\"model\":{}", json!(model)));

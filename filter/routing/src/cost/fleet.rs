@@ -2,7 +2,7 @@
 
 use berth_shared_state::units::Tokens;
 
-use super::{Foreign, RATE_DIFFERS, RATE_MIN, Stage, capacity};
+use super::{Foreign, HITS_SCALE, RATE_DIFFERS, RATE_DIFFERS_ELSEWHERE, RATE_MIN, Stage, capacity};
 use crate::decision::PodFacts;
 
 /// A weighted mean under construction.
@@ -28,6 +28,8 @@ impl Mean {
 pub struct Fleet {
     /// Tokens per millisecond.
     rate: f64,
+    /// A pod's own rate counts only if it differs by more than this factor.
+    differs: f64,
     queued: Mean,
     running: Mean,
     used: Mean,
@@ -36,26 +38,28 @@ pub struct Fleet {
     counted: Mean,
     /// The same of the own unanswered requests.
     sent: Mean,
-    own: f64,
+    /// Part of the prompt tokens that was found in prefix caches, from the pods' counters.
+    hits: Mean,
     max_lora: Option<u32>,
 }
 
 impl Fleet {
     /// An empty one. `learned` is the pool's rate in tokens per millisecond, `initial` the configured
-    /// one in tokens per second.
+    /// one in tokens per second, `elsewhere` the part of the load that other proxies send.
     #[must_use]
-    pub fn new(learned: Option<f64>, initial: u32) -> Self {
+    pub fn new(learned: Option<f64>, initial: u32, elsewhere: f64) -> Self {
         let rate = usable(learned).unwrap_or(f64::from(initial) / 1_000.0).max(RATE_MIN);
         let mean = Mean::default();
         Self {
             rate,
+            differs: RATE_DIFFERS + RATE_DIFFERS_ELSEWHERE * elsewhere,
             queued: mean,
             running: mean,
             used: mean,
             capacity: mean,
             counted: mean,
             sent: mean,
-            own: 0.0,
+            hits: mean,
             max_lora: None,
         }
     }
@@ -77,13 +81,15 @@ impl Fleet {
         let requests = usable(rates.requests.map(f64::from));
         if let (Some(requests), Some(prompt)) = (requests, usable(rates.prompt_tokens.map(f64::from))) {
             let cached = usable(rates.cached_prompt_tokens.map(f64::from)).unwrap_or(0.0);
+            if rates.cached_prompt_tokens.is_some() {
+                self.hits.add((cached / prompt).min(1.0), prompt);
+            }
             self.counted.add((prompt - cached).max(0.0) / requests, requests);
         }
         if pod.own.unanswered > 0 {
             let requests = f64::from(pod.own.unanswered);
             self.sent.add(pod.own.unanswered_tokens.0 as f64 / requests, requests);
         }
-        self.own += f64::from(pod.own.unanswered.saturating_add(pod.own.generating));
         let slots = pod.row.activity.as_ref().and_then(|active| active.max);
         self.max_lora = self.max_lora.max(slots.filter(|max| *max > 0));
     }
@@ -107,12 +113,11 @@ impl Fleet {
         self.counted.get().or(self.sent.get()).unwrap_or(own.0 as f64)
     }
 
-    /// The part of the pool's load, 0 to 1, that other proxies sent.
+    /// How far what other proxies sent is believed to be cached, 0 to 1: not at all where the engines
+    /// report no hits, in full from one in twenty tokens on, or where they do not say.
     #[must_use]
-    pub fn elsewhere(&self) -> f64 {
-        let foreign = self.queued.sum + self.running.sum;
-        let all = foreign + self.own;
-        if all > 0.0 { foreign / all } else { 0.0 }
+    pub fn caches(&self) -> f64 {
+        self.hits.get().map_or(1.0, |part| (HITS_SCALE * part).min(1.0))
     }
 
     /// A pod's prefill rate, tokens per millisecond. Single observations are noisy, so the pool's
@@ -122,8 +127,8 @@ impl Fleet {
         let Some(own) = usable(pod.rate) else {
             return self.rate;
         };
-        let slower = own * RATE_DIFFERS < self.rate;
-        let faster = own > self.rate * RATE_DIFFERS && stage != Stage::Unknown;
+        let slower = own * self.differs < self.rate;
+        let faster = own > self.rate * self.differs && stage != Stage::Unknown;
         if slower || faster { own.max(RATE_MIN) } else { self.rate }
     }
 

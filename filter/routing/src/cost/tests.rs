@@ -7,8 +7,9 @@ use super::*;
 use crate::decision::tests::world::{NOW, Pod, World, ago, idle};
 
 const NEED: Need = Need {
-    uncached: Tokens(800),
-    context: Tokens(1_000),
+    prompt: Tokens(800),
+    cached: Tokens(0),
+    output: Tokens(200),
     prompts: 1,
 };
 
@@ -17,17 +18,16 @@ fn priced(pods: Vec<Pod>) -> Terms {
     let world = World { pods, ..World::of(0) };
     let snapshot = world.snapshot();
     let facts = world.facts(&snapshot);
-    let mut fleet = Fleet::new(None, 8_000);
+    let mut fleet = Fleet::new(None, 8_000, 0.0);
     for pod in &facts {
         fleet.add(pod, Stage::of(pod));
     }
     let question = Question {
-        need: NEED,
         fleet: &fleet,
         now: NOW,
         avoid: true,
     };
-    terms(&facts[0], Stage::of(&facts[0]), 0.0, &question)
+    terms(&facts[0], Stage::of(&facts[0]), &NEED, 0.0, &question)
 }
 
 fn bent(bend: impl Fn(&mut Pod)) -> Pod {
@@ -148,7 +148,7 @@ fn a_rate_counts_only_when_it_is_one_and_clearly_another() {
 
 #[test]
 fn a_pool_without_any_rate_still_has_finite_costs() {
-    let fleet = Fleet::new(Some(f64::NAN), 0);
+    let fleet = Fleet::new(Some(f64::NAN), 0, 0.0);
     let world = World::of(1);
     let snapshot = world.snapshot();
     let facts = world.facts(&snapshot);

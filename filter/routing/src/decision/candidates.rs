@@ -6,13 +6,13 @@
 use berth_shared_state::limits::SUBSET_MAX;
 use berth_shared_state::pod::PodAddress;
 use berth_shared_state::snapshot::Snapshot;
-use berth_shared_state::table::Readiness;
+use berth_shared_state::table::{PodRow, Readiness};
 use berth_shared_state::units::{Millis, Tokens};
 use fastrand::Rng;
 
 use super::serving::{self, Can, Name, Naming, Serving};
 use super::{Action, Booking, Considered, Decision, Input, Note, PodFacts, Reason, Rung, Why, pick};
-use crate::cost::{self, BELIEF, Fleet, Question, Stage, Terms, Tier};
+use crate::cost::{self, BELIEF, Fleet, Need, QUEUES_ALIKE, Question, Stage, Terms, Tier};
 
 /// The addresses of a subset hint.
 #[derive(Debug)]
@@ -48,8 +48,22 @@ pub struct Candidate<'a> {
     pub stage: Stage,
     pub can: Can,
     pub tier: Tier,
+    pub need: Need,
     pub terms: Terms,
     pub cost: f64,
+}
+
+/// The highest bidder for a key: the pod that proxies agree on without talking.
+#[derive(Clone, Copy, Debug)]
+struct Home {
+    key: u64,
+    bid: u64,
+}
+
+impl Home {
+    fn is(self, row: &PodRow) -> bool {
+        serving::bid(self.key, row) == self.bid
+    }
 }
 
 /// The race.
@@ -70,7 +84,11 @@ impl<'a> Candidates<'a> {
         Self {
             input,
             list: Vec::with_capacity(input.pods.len()),
-            fleet: Fleet::new(input.facts.rate, input.pool.routing.prefill_tokens_per_second),
+            fleet: Fleet::new(
+                input.facts.rate,
+                input.pool.routing.prefill_tokens_per_second,
+                input.facts.elsewhere,
+            ),
             name: input.ask.model.map(|model| Name::new(model, id(model))),
             by_load: false,
             refresh_models: false,
@@ -97,6 +115,7 @@ impl<'a> Candidates<'a> {
                     stage,
                     can: Can::Yes,
                     tier: Tier::Base,
+                    need: Need::default(),
                     terms: Terms::default(),
                     cost: 0.0,
                 }),
@@ -185,28 +204,36 @@ impl<'a> Candidates<'a> {
             why.notes.push(Note::AvoidanceWaived);
         }
         let question = Question {
-            need: self.input.ask.need(),
             fleet: &self.fleet,
             now: self.input.now,
             avoid,
         };
-        let home = self.home();
+        let adapter_home = self.adapter_home();
+        let prefix_home = self.prefix_home();
+        let elsewhere = BELIEF * self.input.facts.elsewhere;
         let cold_load = self.input.pool.adapters.cold_load.0 as f64;
         for one in &mut self.list {
-            let belief = if home == Some(one.pod.row.address) && one.pod.row.resident.is_none() {
-                BELIEF * self.fleet.elsewhere()
+            let adapter_lives = adapter_home.is_some_and(|home| home.is(one.pod.row) && one.pod.row.resident.is_none());
+            let belief = if adapter_lives { elsewhere } else { 0.0 };
+            let prefix_lives = prefix_home.is_some_and(|home| home.is(one.pod.row));
+            let believed = if prefix_lives {
+                elsewhere * self.fleet.caches()
             } else {
                 0.0
             };
+            // Each engine of a pod has a cache of its own, and nobody knows which one was asked.
+            let known = one.pod.cached / f64::from(one.pod.row.load.engines.max(1));
+            one.need = self.input.ask.need(known.max(believed));
             let slots = one.pod.row.activity.as_ref().filter(|_| one.stage != Stage::Unknown);
             let adapter = if self.by_load {
                 0.0
             } else {
                 cost::adapter(one.tier, cold_load, belief, slots)
             };
-            one.terms = cost::terms(one.pod, one.stage, adapter, &question);
+            one.terms = cost::terms(one.pod, one.stage, &one.need, adapter, &question);
             one.cost = one.terms.total();
         }
+        self.even_out();
         why.candidates = count(self.list.len());
         why.rung = Some(match self.list.iter().map(|one| one.stage).min() {
             Some(Stage::Fresh) => Rung::Fresh,
@@ -215,19 +242,44 @@ impl<'a> Candidates<'a> {
         });
     }
 
-    /// The pod with the highest bid for the adapter, where somebody would have to load it and others
-    /// send too.
-    fn home(&self) -> Option<PodAddress> {
+    /// Brings queues nearer to their mean, as far as other proxies make them doubtful: only where it matters
+    /// against what is cached.
+    fn even_out(&mut self) {
+        let width = QUEUES_ALIKE * self.input.facts.elsewhere;
+        if width <= 0.0 || self.list.iter().all(|one| one.need.cached.0 == 0) {
+            return;
+        }
+        let sum: f64 = self.list.iter().map(|one| one.terms.queue).sum();
+        let mean = sum / self.list.len().max(1) as f64;
+        for one in &mut self.list {
+            let off = one.terms.queue - mean;
+            one.terms.queue = mean + off.signum() * (off.abs() - width * mean).max(0.0);
+            one.cost = one.terms.total();
+        }
+    }
+
+    /// Where others loaded the adapter, if somebody would have to and others send too.
+    fn adapter_home(&self) -> Option<Home> {
         let name = self.name?;
         let cold = self.list.iter().any(|one| one.tier >= Tier::Registered);
-        if self.by_load || !cold || self.fleet.elsewhere() <= 0.0 {
+        if self.by_load || !cold {
+            None
+        } else {
+            self.home(name.key())
+        }
+    }
+
+    /// Where others sent prompts that begin like this one.
+    fn prefix_home(&self) -> Option<Home> {
+        self.home(self.input.ask.start?)
+    }
+
+    fn home(&self, key: u64) -> Option<Home> {
+        if self.input.facts.elsewhere <= 0.0 {
             return None;
         }
-        let best = self
-            .list
-            .iter()
-            .max_by_key(|one| serving::bid(name.key(), one.pod.row))?;
-        Some(best.pod.row.address)
+        let bids = self.list.iter().map(|one| serving::bid(key, one.pod.row));
+        bids.max().map(|bid| Home { key, bid })
     }
 
     /// Picks, and says why.
@@ -264,10 +316,9 @@ impl<'a> Candidates<'a> {
 
 impl super::Ask<'_> {
     fn booking(&self, pod: &Candidate<'_>, name: Option<Name<'_>>) -> Booking {
-        let need = self.need();
         Booking {
-            work: need.uncached,
-            context: need.context,
+            work: pod.need.uncached(),
+            context: pod.need.takes(),
             predicted: Millis(pod.terms.first_token() as u64),
             adapter: name.filter(|_| pod.tier != Tier::Base).map(|name| name.key()),
         }
@@ -282,6 +333,7 @@ fn considered(one: &Candidate<'_>, fleet: &Fleet) -> Considered {
         stage: one.stage,
         cost: one.cost,
         terms: one.terms,
+        cached: one.need.cached,
         free: cost::free_tokens(one.pod, one.stage, fleet),
     }
 }

@@ -44,9 +44,10 @@ fn rows(out: &mut String, why: &Why) -> fmt::Result {
         let value = |one| named(one).get(term).map_or(0.0, |(_, value)| *value);
         why.considered.iter().any(|one| value(one) >= 0.5)
     };
-    let mut lines = vec![header(&shown)];
+    let cached = why.considered.iter().any(|one| one.cached.0 > 0);
+    let mut lines = vec![header(&shown, cached)];
     for (rank, one) in (1..).zip(&why.considered) {
-        lines.push(line(rank, one, &shown));
+        lines.push(line(rank, one, &shown, cached));
     }
     let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns)
@@ -78,7 +79,7 @@ fn rows(out: &mut String, why: &Why) -> fmt::Result {
 /// Columns of text after the rank: pod, adapter, reading.
 const WORDS: usize = 3;
 
-fn header(shown: &impl Fn(usize) -> bool) -> Vec<String> {
+fn header(shown: &impl Fn(usize) -> bool, cached: bool) -> Vec<String> {
     let terms = crate::cost::Terms::default().named();
     let terms = terms
         .into_iter()
@@ -89,12 +90,13 @@ fn header(shown: &impl Fn(usize) -> bool) -> Vec<String> {
     fixed
         .into_iter()
         .chain(terms)
+        .chain(cached.then_some("cached tokens"))
         .chain(["free tokens"])
         .map(str::to_owned)
         .collect()
 }
 
-fn line(rank: usize, one: &Considered, shown: &impl Fn(usize) -> bool) -> Vec<String> {
+fn line(rank: usize, one: &Considered, shown: &impl Fn(usize) -> bool, cached: bool) -> Vec<String> {
     let pod = one.name.as_ref().map_or_else(
         || one.pod.to_string(),
         |name| format!("{} ({})", one.pod, name.escape_debug()),
@@ -113,6 +115,7 @@ fn line(rank: usize, one: &Considered, shown: &impl Fn(usize) -> bool) -> Vec<St
         .enumerate()
         .filter(|(term, _)| shown(*term));
     cells.extend(terms.map(|(_, (_, value))| format!("{value:.0}")));
+    cells.extend(cached.then(|| one.cached.0.to_string()));
     cells.push(one.free.map_or_else(|| "?".to_owned(), |free| free.to_string()));
     cells
 }

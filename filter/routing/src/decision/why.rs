@@ -116,6 +116,10 @@ pub struct Excluded {
     pub too_long: u32,
 }
 
+fn no_tokens(tokens: &Tokens) -> bool {
+    tokens.0 == 0
+}
+
 fn none(count: &u32) -> bool {
     *count == 0
 }
@@ -152,6 +156,9 @@ pub struct Considered {
     pub cost: f64,
     /// The terms.
     pub terms: Terms,
+    /// Prompt tokens thought to be in its prefix cache.
+    #[serde(skip_serializing_if = "no_tokens")]
+    pub cached: Tokens,
     /// KV tokens free in one engine; negative when overbooked, `None` = unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub free: Option<i64>,

@@ -103,6 +103,8 @@ pub(super) struct Memory {
     observed_at: UnixMillis,
     /// xxh64 of the name and when it was last sent, newest first.
     pub adapters: Vec<(u64, UnixMillis)>,
+    /// KV tokens sent so far.
+    pub filled: Tokens,
     /// Charges since the last success.
     strikes: u8,
     charged_at: UnixMillis,

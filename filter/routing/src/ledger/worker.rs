@@ -30,7 +30,7 @@ pub struct Sent {
     pub adapter: Option<u64>,
     /// Prompt tokens that are not expected in the pod's cache.
     pub uncached: Tokens,
-    /// KV tokens it holds or will hold: prompt and expected output.
+    /// KV tokens it takes: the uncached prompt and the expected output.
     pub context: Tokens,
     /// Time to first token, as predicted.
     pub predicted: Millis,
@@ -69,6 +69,10 @@ pub enum Synced {
 /// Something to remember of a pod, until it is written.
 #[derive(Clone, Copy, Debug)]
 enum Lesson {
+    Sent {
+        pod: PodKey,
+        tokens: Tokens,
+    },
     Adapter {
         pod: PodKey,
         incarnation: u32,
@@ -181,6 +185,10 @@ impl LedgerView {
             adapter: sent.adapter,
         };
         self.truth.sent(sent.id, request);
+        self.learn(Lesson::Sent {
+            pod: sent.pod,
+            tokens: sent.context,
+        });
         if let Some(adapter) = sent.adapter {
             self.learn(Lesson::Adapter {
                 pod: sent.pod,
@@ -228,11 +236,13 @@ impl LedgerView {
         };
         request.pod = pod;
         request.teaches = false;
+        let tokens = request.context;
         let end = Ending {
             request: number(self.nonce, id),
             sent_at: request.sent_at,
             outcome: Outcome::Unreachable,
         };
+        self.learn(Lesson::Sent { pod, tokens });
         for pod in failed {
             self.learn(Lesson::End {
                 pod: *pod,
@@ -441,7 +451,8 @@ fn number(nonce: u64, id: u64) -> u64 {
 
 impl Ledger {
     fn learn(&mut self, lesson: &Lesson, now: UnixMillis) {
-        let (Lesson::Adapter { pod, .. }
+        let (Lesson::Sent { pod, .. }
+        | Lesson::Adapter { pod, .. }
         | Lesson::NoAdapter { pod, .. }
         | Lesson::Rate { pod, .. }
         | Lesson::End { pod, .. }) = *lesson;
@@ -449,6 +460,7 @@ impl Ledger {
             return;
         };
         match *lesson {
+            Lesson::Sent { tokens, .. } => state.memory.filled = state.memory.filled + tokens,
             Lesson::Adapter {
                 incarnation,
                 adapter,

@@ -57,8 +57,10 @@ impl Run {
         }
     }
 
+    /// Prompts of 1,000 tokens that share no prefix.
     fn ask(&mut self, t: f64, id: &Value, model: &str, stream: bool) -> Value {
-        let body = json!({"model": model, "stream": stream, "max_tokens": 10, "prompt": "word ".repeat(800)});
+        let prompt = format!("{:04} {}", self.out.len(), "word ".repeat(799));
+        let body = json!({"model": model, "stream": stream, "max_tokens": 10, "prompt": prompt});
         self.feed(&json!({"t": t, "request": {"id": id, "path": "/v1/completions", "body": body.to_string()}}))
             .unwrap()
     }

@@ -3,15 +3,18 @@
 use berth_shared_state::config::Pool;
 use berth_shared_state::limits::{AVOID_MAX, TABLE_BYTES_PER_MILLI, VIEW_MAX_AGE};
 use berth_shared_state::names;
-use berth_shared_state::pod::PodKey;
+use berth_shared_state::pod::{PodAddress, PodKey};
 use berth_shared_state::sealed::SealError;
 use berth_shared_state::snapshot::Snapshot;
 use berth_shared_state::store::{SharedData, StoreError};
 use berth_shared_state::table;
-use berth_shared_state::units::{Millis, UnixMillis};
+use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 
 use crate::decision::{PodFacts, PoolFacts};
 use crate::ledger::{LedgerView, PodFact};
+use crate::prefix::{Chains, Found, Written};
+use crate::view::prefix::PrefixView;
+use crate::view::share::Share;
 
 /// The head of a sealed value: it holds the length and the checksum of the rest, so equal heads are
 /// equal tables.
@@ -33,6 +36,8 @@ pub(super) struct PoolView {
     table_key: String,
     pub ledger: LedgerView,
     pub error: Option<TableError>,
+    pub prefix: Option<PrefixView>,
+    share: Share,
     snapshot: Option<Snapshot>,
     /// Ledger keys of the snapshot's pods, in their order.
     keys: Vec<PodKey>,
@@ -42,11 +47,13 @@ pub(super) struct PoolView {
 }
 
 impl PoolView {
-    pub fn new(pool: &str, nonce: u64) -> Self {
+    pub fn new(pool: &Pool, pools: usize, nonce: u64) -> Self {
         Self {
-            table_key: names::table_key(pool),
-            ledger: LedgerView::new(pool, nonce),
+            table_key: names::table_key(&pool.name),
+            ledger: LedgerView::new(&pool.name, nonce),
             error: None,
+            prefix: PrefixView::new(pool, pools),
+            share: Share::default(),
             snapshot: None,
             keys: Vec::new(),
             head: Vec::new(),
@@ -93,6 +100,12 @@ impl PoolView {
                 sample_at: row.scraped_at,
                 proxy_active: row.proxy_active.zip(counted_at),
             }));
+        let (ledger, pods) = (self.ledger.ledger(), table.pods.iter().zip(&self.keys));
+        self.share
+            .add(pods.clone().map(|(row, key)| (row, ledger.own(*key, None))));
+        if let Some(prefix) = &mut self.prefix {
+            prefix.facts(pods, self.share.own());
+        }
         self.snapshot = Some(Snapshot::new(table));
         Ok(true)
     }
@@ -109,6 +122,8 @@ impl PoolView {
                 row,
                 freshness: snapshot.freshness(row, pool, now),
                 own: known.own(row.scraped_at),
+                filled: ledger.filled(*key),
+                cached: 0.0,
                 rate: known.rate(),
                 // Further ahead than any avoidance lasts: from before the clock stepped back.
                 avoided_until: known.avoided_until().filter(|until| until.since(now) <= AVOID_MAX),
@@ -118,9 +133,40 @@ impl PoolView {
         facts.collect()
     }
 
+    /// Finds out what the pods hold of a prompt, and notes it in `pods`.
+    pub fn look_up(&self, store: &dyn SharedData, chains: Option<&Chains>, pods: &mut [PodFacts<'_>]) -> Found {
+        let (Some(prefix), Some(chains)) = (&self.prefix, chains) else {
+            return Found::default();
+        };
+        let found = prefix.look_up(store, chains, pods);
+        for (place, blocks) in &found.blocks {
+            if let Some(pod) = pods.get_mut(*place) {
+                pod.cached = chains.part(*blocks);
+            }
+        }
+        found
+    }
+
+    /// Notes that a pod is sent the prompt that was looked up.
+    pub fn write(
+        &self,
+        store: &dyn SharedData,
+        found: Found,
+        pod: Option<&PodAddress>,
+        takes: Tokens,
+        pods: &[PodFacts<'_>],
+    ) -> Written {
+        let pod = pods.iter().find(|known| Some(&known.row.address) == pod);
+        match (&self.prefix, pod) {
+            (Some(prefix), Some(pod)) => prefix.write(store, found, pod, takes, pods),
+            _ => Written::default(),
+        }
+    }
+
     pub fn facts(&self) -> PoolFacts {
         PoolFacts {
             rate: self.ledger.ledger().pool_rate(),
+            elsewhere: 1.0 - self.share.own(),
         }
     }
 }

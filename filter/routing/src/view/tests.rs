@@ -10,6 +10,7 @@ use core::cell::Cell;
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use crate::ledger::Ledger;
+use crate::prefix::Blocks;
 use crate::request::{Api, PromptSize};
 
 const ONE: &str =
@@ -112,6 +113,7 @@ fn decide(view: &mut View, store: &dyn SharedData, id: u64, model: Option<&str>,
         &Request {
             id,
             facts: &facts,
+            prompt: &Blocks::default(),
             steering: &steering,
             in_full: false,
         },
@@ -262,6 +264,7 @@ fn a_name_longer_than_any_name_meets_the_rules_of_an_unknown_one() {
     let request = Request {
         id: 1,
         facts: &facts,
+        prompt: &Blocks::default(),
         steering: &steering,
         in_full: false,
     };
@@ -283,6 +286,7 @@ fn a_trusted_header_tells_the_model_where_the_body_does_not() {
         let request = Request {
             id: 1,
             facts: &facts,
+            prompt: &Blocks::default(),
             steering: &steering,
             in_full: false,
         };

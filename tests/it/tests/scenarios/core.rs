@@ -9,7 +9,8 @@ use std::rc::Rc;
 use berth_filter_routing::decision::{Action, explain};
 use berth_filter_routing::header;
 use berth_filter_routing::ledger::Outcome;
-use berth_filter_routing::request::{BodyReader, Facts, Head, HeadVerdict, NoPrompt, PassReason, classify};
+use berth_filter_routing::prefix::{Blocks, Hasher};
+use berth_filter_routing::request::{BodyReader, Facts, Head, HeadVerdict, PassReason, classify};
 use berth_filter_routing::view::{self, Steering, View};
 use berth_shared_state::config::Config;
 use berth_shared_state::limits::TICK;
@@ -142,7 +143,7 @@ fn answer(world: &World, pool: &str, call: &Call, now: UnixMillis) -> (Millis, P
 }
 
 /// What the glue makes of a request's head and body.
-fn read(head: &[(String, String)], body: &[u8], hold: usize) -> Result<Facts, PassReason> {
+fn read(head: &[(String, String)], body: &[u8], hold: usize) -> Result<(Facts, Blocks), PassReason> {
     let headers: Vec<(&str, &[u8])> = head
         .iter()
         .map(|(name, value)| (name.as_str(), value.as_bytes()))
@@ -151,18 +152,20 @@ fn read(head: &[(String, String)], body: &[u8], hold: usize) -> Result<Facts, Pa
         headers: &headers,
         end_of_stream: body.is_empty(),
     };
-    match classify(&head, hold) {
+    let mut hasher = Hasher::default();
+    let facts = match classify(&head, hold) {
         HeadVerdict::Pass(reason) => Err(reason),
         HeadVerdict::TooLarge(api) => Ok(BodyReader::json(api).facts()),
         HeadVerdict::Hold(mut reader) if body.len() >= hold => {
-            reader.feed(&body[..hold], &mut NoPrompt);
+            reader.feed(&body[..hold], &mut hasher);
             Ok(reader.facts())
         }
         HeadVerdict::Hold(mut reader) => {
-            reader.feed(body, &mut NoPrompt);
+            reader.feed(body, &mut hasher);
             Ok(reader.finish())
         }
-    }
+    };
+    Ok((facts?, hasher.finish()))
 }
 
 impl Proxy for Core {
@@ -211,16 +214,16 @@ impl Proxy for Core {
         let headers = head.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
         let steering = Steering::from_headers(&self.config.trust, headers);
         let view = &mut self.views[worker];
-        let facts = read(&head, &body, self.config.body.hold_bytes).and_then(|facts| {
+        let facts = read(&head, &body, self.config.body.hold_bytes).and_then(|(facts, prompt)| {
             let lacks = view.lacks_model(&facts, &steering);
             if lacks {
                 Err(PassReason::BodyTooLarge)
             } else {
-                Ok(facts)
+                Ok((facts, prompt))
             }
         });
-        let facts = match facts {
-            Ok(facts) => facts,
+        let (facts, prompt) = match facts {
+            Ok(read) => read,
             Err(reason) => {
                 return Seen {
                     pass: Some(reason.as_str().to_owned()),
@@ -231,6 +234,7 @@ impl Proxy for Core {
         let asked = view::Request {
             id,
             facts: &facts,
+            prompt: &prompt,
             steering: &steering,
             in_full: true,
         };

@@ -130,6 +130,7 @@ fn a_page_without_adapter_series_is_no_error() {
 #[test]
 fn proxies_that_do_not_talk_agree_on_a_home_for_a_cold_adapter() {
     let mut world = World::of(6);
+    world.elsewhere = 1.0;
     for pod in &mut world.pods {
         pod.lists(SQL).lists(FR).load(4, 0, 0.1);
     }

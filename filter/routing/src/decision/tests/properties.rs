@@ -151,7 +151,7 @@ proptest! {
         seed in any::<u64>(),
     ) {
         let size = |tokens: u64| Tokens(if small { tokens % 4_096 } else { tokens });
-        let ask = Ask { model, prompt: size(prompt), exact: size(exact), output: size(output), prompts };
+        let ask = Ask { model, prompt: size(prompt), exact: size(exact), output: size(output), prompts, start: None };
         let decision = world.decide_with(ask, seed);
         prop_assert_eq!(&decision, &world.decide_with(ask, seed), "equal seeds, equal decisions");
         prop_assert!(serde_json::to_string(&decision.why).is_ok());

@@ -24,6 +24,7 @@ const NAMES: [&str; 3] = ["llama", "sql", "fr"];
 pub struct Pod {
     pub row: PodRow,
     pub own: OwnLoad,
+    pub cached: f64,
     pub rate: Option<f64>,
     pub avoided_until: Option<UnixMillis>,
     pub recent: Vec<(u64, UnixMillis)>,
@@ -35,6 +36,7 @@ pub struct World {
     pub discovery: Discovered,
     pub pods: Vec<Pod>,
     pub subset: Option<String>,
+    pub elsewhere: f64,
 }
 
 pub fn ago(millis: u64) -> UnixMillis {
@@ -63,6 +65,7 @@ pub fn pool() -> Pool {
         prefill_tokens_per_second: 8_000,
         expected_output_tokens: 200,
         stale_after: Millis(10_000),
+        ..pool.routing
     };
     pool
 }
@@ -106,6 +109,7 @@ pub fn idle(index: usize) -> Pod {
     Pod {
         row,
         own: OwnLoad::default(),
+        cached: 0.0,
         rate: None,
         avoided_until: None,
         recent: Vec::new(),
@@ -175,6 +179,7 @@ pub const ASK: Ask<'static> = Ask {
     exact: Tokens(0),
     output: Tokens(200),
     prompts: 1,
+    start: None,
 };
 
 pub fn ask_for(model: &str) -> Ask<'_> {
@@ -194,6 +199,7 @@ impl World {
             },
             pods: (0..pods).map(idle).collect(),
             subset: None,
+            elsewhere: 0.0,
         }
     }
 
@@ -213,6 +219,8 @@ impl World {
             row,
             freshness: snapshot.freshness(row, &self.pool, NOW),
             own: pod.own,
+            filled: Tokens(0),
+            cached: pod.cached,
             rate: pod.rate,
             avoided_until: pod.avoided_until,
             recent_adapters: &pod.recent,
@@ -227,7 +235,10 @@ impl World {
             pool: &self.pool,
             snapshot: Some(&snapshot),
             pods: &self.facts(&snapshot),
-            facts: PoolFacts::default(),
+            facts: PoolFacts {
+                rate: None,
+                elsewhere: self.elsewhere,
+            },
             ask,
             subset: self.subset.as_deref(),
             now: NOW,

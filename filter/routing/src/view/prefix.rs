@@ -1,0 +1,114 @@
+//! A pool's prefix index, as one worker sees it: whose tag is whose, and how much each pod holds.
+
+use berth_shared_state::config;
+use berth_shared_state::pod::PodKey;
+use berth_shared_state::store::SharedData;
+use berth_shared_state::table::PodRow;
+use berth_shared_state::units::Tokens;
+
+use crate::decision::PodFacts;
+use crate::limits::{PREFIX_BLOCK_TOKENS, PREFIX_CAPACITY_UNKNOWN};
+use crate::prefix::{Chains, Found, Index, Living, Written, tag};
+use crate::request::{Api, Facts};
+
+/// One pool's index.
+#[derive(Debug)]
+pub(super) struct PrefixView {
+    index: Index,
+    /// Tag and place of each pod of the table, ordered.
+    tags: Vec<(u32, usize)>,
+    /// KV tokens of a pod that does not say.
+    unknown_capacity: f64,
+    /// The part of the pods' load that this proxy sent: so much of their caches is its own.
+    share: f64,
+}
+
+/// A pod as it is sent something: its tag, and its clock with that.
+pub(super) type Stamp = (u32, u32);
+
+impl PrefixView {
+    /// `None` where the config wants none.
+    pub fn new(pool: &config::Pool, pools: usize) -> Option<Self> {
+        let prefix = &pool.routing.prefix;
+        prefix.enabled.then(|| Self {
+            index: Index::new(&pool.name, prefix.max_bytes, pools),
+            tags: Vec::new(),
+            unknown_capacity: PREFIX_CAPACITY_UNKNOWN as f64,
+            share: 1.0,
+        })
+    }
+
+    /// Takes in a new table, and this proxy's share of the load.
+    pub fn facts<'a>(&mut self, pods: impl Iterator<Item = (&'a PodRow, &'a PodKey)>, share: f64) {
+        self.tags.clear();
+        self.share = share;
+        let (mut known, mut capacity) = (0.0, 0.0);
+        for (place, (row, key)) in pods.enumerate() {
+            self.tags.push((tag(*key, row.incarnation), place));
+            if let Some(tokens) = row.load.kv_capacity.filter(|tokens| tokens.0 > 0) {
+                known += 1.0;
+                capacity += tokens.0 as f64;
+            }
+        }
+        self.tags.sort_unstable();
+        if known > 0.0 {
+            self.unknown_capacity = capacity / known;
+        }
+    }
+
+    /// Who holds how much of a prompt.
+    pub fn look_up(&self, store: &dyn SharedData, chains: &Chains, pods: &[PodFacts<'_>]) -> Found {
+        self.index.look_up(store, chains, |tag| self.living(tag, pods))
+    }
+
+    /// Notes that a pod is sent a prompt that takes so many tokens there.
+    pub fn write(
+        &self,
+        store: &dyn SharedData,
+        found: Found,
+        pod: &PodFacts<'_>,
+        takes: Tokens,
+        pods: &[PodFacts<'_>],
+    ) -> Written {
+        let (tag, clock) = stamp(pod.row, pod.filled + takes);
+        self.index.write(store, found, tag, clock, |tag| self.living(tag, pods))
+    }
+
+    /// The prompt went to another pod, or nowhere.
+    pub fn take_back(&self, store: &dyn SharedData, written: &mut Written, to: Option<Stamp>) {
+        self.index.take_back(store, written, to);
+    }
+
+    fn living(&self, tag: u32, pods: &[PodFacts<'_>]) -> Option<Living> {
+        let at = self.tags.binary_search_by_key(&tag, |(tag, _)| *tag).ok()?;
+        let (_, place) = *self.tags.get(at)?;
+        let pod = pods.get(place)?;
+        let known = pod.row.load.kv_capacity.filter(|tokens| tokens.0 > 0);
+        let capacity = known.map_or(self.unknown_capacity, |tokens| tokens.0 as f64);
+        Some(Living {
+            pod: place,
+            clock: blocks(pod.filled),
+            room: (capacity * self.share / PREFIX_BLOCK_TOKENS as f64) as u32,
+        })
+    }
+}
+
+/// A pod's tag, and its clock at so many tokens.
+pub(super) fn stamp(row: &PodRow, filled: Tokens) -> Stamp {
+    (tag(row.address.key(), row.incarnation), blocks(filled))
+}
+
+/// A clock in blocks. It wraps.
+const fn blocks(tokens: Tokens) -> u32 {
+    (tokens.0 / PREFIX_BLOCK_TOKENS as u64) as u32
+}
+
+/// Whether a request's prompt is one that engines look up: generation, with all of the prompt in the
+/// request and taken from its start.
+pub(super) fn is_cached(facts: &Facts) -> bool {
+    let generates = matches!(
+        facts.api,
+        Some(Api::Chat | Api::Completions | Api::Responses | Api::Messages | Api::Generate)
+    );
+    generates && !facts.prompt.hidden && facts.prompt.at_most.is_none()
+}

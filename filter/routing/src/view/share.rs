@@ -1,0 +1,88 @@
+//! How the pods' load is shared between this proxy and others that it does not talk to.
+
+use berth_shared_state::table::PodRow;
+
+use crate::ledger::OwnLoad;
+
+/// Requests in flight that are assumed before any were seen, half of them of others. What the first prompts and
+/// adapters are placed by is what proxies agree on, and an overload that begins with disagreement stays one.
+const PRIOR: f64 = 20.0;
+/// What is kept of the sums with each table: tables come several times a second, and one says little, since a
+/// gauge is from another moment than the ledger.
+const KEPT: f64 = 0.97;
+
+/// Sums over the last tables, in requests in flight.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Share {
+    own: f64,
+    all: f64,
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self {
+            own: PRIOR / 2.0,
+            all: PRIOR,
+        }
+    }
+}
+
+impl Share {
+    /// Takes in a new table, with what this proxy has at each pod. Idle pods say nothing.
+    pub fn add<'a>(&mut self, pods: impl Iterator<Item = (&'a PodRow, OwnLoad)>) {
+        let (mut own, mut all) = (0.0, 0.0);
+        for (row, load) in pods {
+            if let (Some(running), Some(waiting)) = (row.load.running, row.load.waiting) {
+                own += f64::from(load.unanswered) + f64::from(load.generating);
+                all += f64::from(running) + f64::from(waiting);
+            }
+        }
+        if all > 0.0 {
+            self.own = self.own * KEPT + own.min(all);
+            self.all = self.all * KEPT + all;
+        }
+    }
+
+    /// This proxy's part, 0 to 1.
+    pub fn own(self) -> f64 {
+        (self.own / self.all).clamp(0.0, 1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_shared_state::units::UnixMillis;
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(running: u32, own: u32, tables: usize, expected: core::ops::RangeInclusive<f64>) {
+        let mut row = PodRow::unread("10.0.0.1:80".parse().unwrap(), UnixMillis(0));
+        row.load.running = Some(running);
+        row.load.waiting = Some(0);
+        let load = OwnLoad {
+            generating: own,
+            ..OwnLoad::default()
+        };
+        let mut share = Share::default();
+        for _ in 0..tables {
+            share.add([(&row, load)].into_iter());
+        }
+        assert!(expected.contains(&share.own()), "{}", share.own());
+    }
+
+    #[test]
+    fn half_of_it_is_assumed_until_load_shows_how_much() {
+        check(0, 0, 100, 0.5..=0.5);
+        check(10, 10, 100, 0.99..=1.0);
+        check(40, 10, 100, 0.25..=0.27);
+        check(40, 0, 200, 0.0..=0.01);
+    }
+
+    #[test]
+    fn requests_that_no_gauge_shows_yet_are_no_more_than_all() {
+        check(1, 5, 1_000, 0.99..=1.0);
+    }
+}
