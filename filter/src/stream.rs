@@ -42,13 +42,17 @@ enum Phase {
     /// Nothing of it is Berth's business (any more).
     Passed,
     /// Headers are held; the body is being read.
-    Held {
-        reader: BodyReader,
-        prompt: Hasher,
-        read: usize,
-    },
+    Held(Box<Held>),
     /// Sent to a pod; the ledger has it.
     Sent,
+}
+
+/// A body that is being read.
+struct Held {
+    reader: BodyReader,
+    prompt: Hasher,
+    /// Bytes read so far.
+    read: usize,
 }
 
 /// What is known of the response.
@@ -110,11 +114,11 @@ impl Stream {
             return self.pass(gateway, NO_BODY_HOLD);
         }
         let prompt = gateway.hasher();
-        self.phase = Phase::Held {
+        self.phase = Phase::Held(Box::new(Held {
             reader,
             prompt,
             read: 0,
-        };
+        }));
         Action::Pause
     }
 
@@ -126,16 +130,16 @@ impl Stream {
 
     /// Reads what is new of the body; decides at its end or at the bound.
     pub fn request_body(&mut self, gateway: &mut Gateway, size: usize, end: bool) -> Action {
-        let Phase::Held { reader, prompt, read } = &mut self.phase else {
+        let Phase::Held(held) = &mut self.phase else {
             return Action::Continue;
         };
         if gateway.hold.body(self.id) {
             gateway.body_hold_proven();
         }
-        if size > *read {
-            let piece = host::buffer(Buffer::RequestBody, *read, size - *read).unwrap_or_default();
-            *read += piece.len();
-            reader.feed(&piece, prompt);
+        if size > held.read {
+            let piece = host::buffer(Buffer::RequestBody, held.read, size - held.read).unwrap_or_default();
+            held.read += piece.len();
+            held.reader.feed(&piece, &mut held.prompt);
         }
         if !end && size < gateway.hold_bytes() {
             return Action::Pause;
@@ -150,9 +154,9 @@ impl Stream {
 
     fn decide_held(&mut self, gateway: &mut Gateway, end: bool) -> Action {
         match core::mem::replace(&mut self.phase, Phase::Passed) {
-            Phase::Held { reader, prompt, .. } => {
-                let facts = if end { reader.finish() } else { reader.facts() };
-                self.decide(gateway, &facts, &prompt.finish())
+            Phase::Held(held) => {
+                let facts = if end { held.reader.finish() } else { held.reader.facts() };
+                self.decide(gateway, &facts, &held.prompt.finish())
             }
             other => {
                 self.phase = other;

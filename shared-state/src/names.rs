@@ -75,7 +75,7 @@ pub const STATE_MODEL: &str = "berth_model";
 
 /// Prefix of every shared-data key: project and schema version. The key space of an empty vm_id is
 /// shared by all plugins of the process, so ours are told apart by it.
-pub const KEY_PREFIX: &str = "berth/1/";
+pub const KEY_PREFIX: &str = "berth/2/";
 
 /// Shared-data key of a pool's table. One writer: the poller.
 #[must_use]

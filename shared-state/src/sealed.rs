@@ -13,7 +13,7 @@ use crate::limits::SEALED_MAX_BYTES;
 
 const MAGIC: [u8; 4] = *b"BRTH";
 /// Version of everything that is sealed. Raise it when a sealed structure changes.
-pub const SCHEMA: u16 = 1;
+pub const SCHEMA: u16 = 2;
 /// magic 4, schema 2, kind 2, payload length 4, xxh64 of the payload 8.
 pub const HEADER_BYTES: usize = 20;
 
@@ -161,7 +161,7 @@ mod tests {
         check(|bytes| bytes.truncate(HEADER_BYTES - 1), Err(SealError::Foreign));
         check(|bytes| bytes[0] ^= 1, Err(SealError::Foreign));
         check(|bytes| bytes[6] = Kind::Table as u8, Err(SealError::Foreign));
-        check(|bytes| bytes[4] = 2, Err(SealError::Schema(2)));
+        check(|bytes| bytes[4] = 9, Err(SealError::Schema(9)));
         check(|bytes| bytes[8] += 1, Err(SealError::Damaged));
         check(|bytes| bytes[12] ^= 1, Err(SealError::Damaged));
         check(|bytes| bytes[HEADER_BYTES] ^= 1, Err(SealError::Damaged));

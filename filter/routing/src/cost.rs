@@ -7,6 +7,7 @@
 //! |---|---|---|
 //! | `queue` | (own unanswered tokens + others' queued x mean uncached) / rate | work ahead |
 //! | `prefill` | u / rate, u = prompt tokens that are not in the pod's prefix cache | own work |
+//! | `away` | prefill x 0.9 x (part of the load that others send) x (how much engines cache), except at the home of such prompts | the prefix is computed once more, and kept twice |
 //! | `harm` | 0.1 x u / rate x running + 2 x running | slower answers of others |
 //! | `memory` | 150 x k / (1 - k), k = (used + u + output) / capacity, and more beyond 1 | preemption |
 //! | `adapter` | 0 warm, 300 in host memory, else `cold_load` x (1 - belief); + 3,000 x excess of slots | adapter load |
@@ -116,6 +117,9 @@ pub struct Terms {
     /// The request's own prefill.
     #[serde(serialize_with = "whole", skip_serializing_if = "negligible")]
     pub prefill: f64,
+    /// Not being where proxies that do not talk agree to send prompts that begin like this one.
+    #[serde(serialize_with = "whole", skip_serializing_if = "negligible")]
+    pub away: f64,
     /// What the others lose by it.
     #[serde(serialize_with = "whole", skip_serializing_if = "negligible")]
     pub harm: f64,
@@ -160,10 +164,11 @@ impl Terms {
 
     /// Name and value of each term, in the order in which they are shown.
     #[must_use]
-    pub const fn named(&self) -> [(&'static str, f64); 9] {
+    pub const fn named(&self) -> [(&'static str, f64); 10] {
         [
             ("queue", self.queue),
             ("prefill", self.prefill),
+            ("away", self.away),
             ("harm", self.harm),
             ("memory", self.memory),
             ("adapter", self.adapter),
@@ -311,9 +316,10 @@ pub struct Question<'a> {
     pub avoid: bool,
 }
 
-/// The terms of one pod; `adapter` is what [`adapter`] said.
+/// The terms of one pod. `adapter` is what [`adapter`] said; `away` how far it counts, 0 to 1, that others
+/// send such prompts elsewhere.
 #[must_use]
-pub fn terms(pod: &PodFacts<'_>, stage: Stage, need: &Need, adapter: f64, question: &Question<'_>) -> Terms {
+pub fn terms(pod: &PodFacts<'_>, stage: Stage, need: &Need, adapter: f64, away: f64, question: &Question<'_>) -> Terms {
     let Question { fleet, now, avoid } = *question;
     let rate = fleet.rate(pod, stage);
     let foreign = fleet.foreign(pod, stage);
@@ -325,6 +331,7 @@ pub fn terms(pod: &PodFacts<'_>, stage: Stage, need: &Need, adapter: f64, questi
     let terms = Terms {
         queue: (pod.own.unanswered_tokens.0 as f64 + others) / rate,
         prefill,
+        away: away * prefill,
         harm: HARM_PER_WORK * prefill * running + HARM_PER_REQUEST * running,
         memory: memory(pod, foreign.used, fleet, need),
         adapter,

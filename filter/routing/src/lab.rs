@@ -30,6 +30,7 @@ fn by_name<'a>(terms: &'a mut Terms, name: &str) -> Option<&'a mut f64> {
     Some(match name {
         "queue" => &mut terms.queue,
         "prefill" => &mut terms.prefill,
+        "away" => &mut terms.away,
         "harm" => &mut terms.harm,
         "memory" => &mut terms.memory,
         "adapter" => &mut terms.adapter,
@@ -50,6 +51,7 @@ mod tests {
         let full = Terms {
             queue: 1.0,
             prefill: 1.0,
+            away: 1.0,
             harm: 1.0,
             memory: 1.0,
             adapter: 1.0,

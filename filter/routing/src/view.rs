@@ -188,7 +188,13 @@ impl View {
         if let Action::Route { endpoints, booking } = &decision.action {
             let written = view.write(store, found, endpoints.first(), booking.context, &pods);
             self.counts.prefix(&written);
-            self.book(store, request, index, endpoints, *booking, written, now);
+            let routed = Routed {
+                pool: index,
+                endpoints: endpoints.clone(),
+                takes: booking.context,
+                written,
+            };
+            self.book(store, request, routed, *booking, now);
         }
         decision
     }
@@ -315,13 +321,11 @@ impl View {
         &mut self,
         store: &dyn SharedData,
         request: &Request<'_>,
-        pool: usize,
-        endpoints: &[PodAddress],
+        routed: Routed,
         booking: Booking,
-        written: Written,
         now: UnixMillis,
     ) {
-        let (Some(first), Some(view)) = (endpoints.first(), self.pools.get_mut(pool)) else {
+        let (Some(first), Some(view)) = (routed.endpoints.first(), self.pools.get_mut(routed.pool)) else {
             return;
         };
         let sent = Sent {
@@ -337,15 +341,7 @@ impl View {
         if self.routed.len() >= LEDGER_IN_FLIGHT_MAX {
             self.routed.pop_first();
         }
-        self.routed.insert(
-            request.id,
-            Routed {
-                pool,
-                endpoints: endpoints.to_vec(),
-                takes: booking.context,
-                written,
-            },
-        );
+        self.routed.insert(request.id, routed);
     }
 }
 

@@ -9,7 +9,8 @@ use anyhow::Result;
 use berth_filter_routing::decision::{self, Ask, Input, PodFacts, PoolFacts};
 use berth_filter_routing::ledger::{Ledger, LedgerView, Outcome, OwnLoad, PodFact, Sent};
 use berth_filter_routing::limits::ASCII_BYTES_PER_TOKEN;
-use berth_filter_routing::request::{Api, BodyReader, Facts, NoPrompt};
+use berth_filter_routing::prefix::{Blocks, Hasher};
+use berth_filter_routing::request::{Api, BodyReader, Facts};
 use berth_filter_routing::view::{Request, Steering, View};
 use berth_shared_state::config::Config;
 use berth_shared_state::limits::PODS_MAX;
@@ -51,10 +52,11 @@ fn parsed(pods: usize) -> Result<Rc<Config>> {
         .map_err(|errors| anyhow::anyhow!("{errors:?}"))
 }
 
-fn facts(bytes: usize) -> Facts {
+fn facts(bytes: usize) -> (Facts, Blocks) {
     let mut reader = BodyReader::json(Api::Chat);
-    reader.feed(&world::body(bytes), &mut NoPrompt);
-    reader.finish()
+    let mut prompt = Hasher::default();
+    reader.feed(&world::body(bytes), &mut prompt);
+    (reader.finish(), prompt.finish())
 }
 
 fn decisions(budget: Duration) -> Result<Group> {
@@ -88,12 +90,14 @@ fn decide_only(budget: Duration, pods: usize) -> Result<f64> {
             row,
             freshness: Freshness::Fresh,
             own: OwnLoad::default(),
+            filled: Tokens(0),
+            cached: 0.0,
             rate: None,
             avoided_until: None,
             recent_adapters: &[],
         })
         .collect();
-    let facts = facts(1 << 10);
+    let (facts, _) = facts(1 << 10);
     let input = Input {
         pool,
         snapshot: Some(&snapshot),
@@ -112,7 +116,7 @@ fn decide_only(budget: Duration, pods: usize) -> Result<f64> {
 fn whole(budget: Duration, pods: usize) -> Result<f64> {
     let mut view = View::new(parsed(pods)?, 1, 1);
     let store = MemoryStore::default();
-    let facts = facts(1 << 10);
+    let (facts, prompt) = facts(1 << 10);
     let steering = Steering::default();
     let mut id = 0;
     let mut now = world::START;
@@ -128,6 +132,7 @@ fn whole(budget: Duration, pods: usize) -> Result<f64> {
         let request = Request {
             id,
             facts: &facts,
+            prompt: &prompt,
             steering: &steering,
             in_full: false,
         };
@@ -293,8 +298,9 @@ fn bodies(budget: Duration) -> Group {
         let body = world::body(kib << 10);
         let time = nanos(budget, || {
             let mut reader = BodyReader::json(Api::Chat);
-            reader.feed(&body, &mut NoPrompt);
-            reader.finish()
+            let mut prompt = Hasher::default();
+            reader.feed(&body, &mut prompt);
+            (reader.finish(), prompt.finish())
         });
         group.add(format!("{kib} KB"), time, "ns");
         group.add(format!("{kib} KB, of each byte"), time / body.len() as f64, "ns/byte");

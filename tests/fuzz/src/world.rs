@@ -7,7 +7,8 @@ use std::sync::LazyLock;
 use berth_filter_routing::decision::{Action, Decision};
 use berth_filter_routing::header;
 use berth_filter_routing::ledger::{Ledger, Outcome};
-use berth_filter_routing::request::Facts;
+use berth_filter_routing::prefix::Hasher;
+use berth_filter_routing::request::{Api, Facts, PromptSink};
 use berth_filter_routing::view::{Request, Steering, View};
 use berth_shared_state::config::Config;
 use berth_shared_state::limits::{DECISION_HEADER_MAX_BYTES, ENDPOINTS_MAX};
@@ -101,6 +102,9 @@ pub struct World {
     requests: u64,
 }
 
+/// What every request asks: two blocks of a prefix, so that the index is read and written.
+const PROMPT: [u8; 600] = [b'p'; 600];
+
 impl World {
     /// A worker that finds these values; empty = absent.
     pub fn new(table: &[u8], ledger: &[u8]) -> Self {
@@ -117,6 +121,7 @@ impl World {
     /// Decides about a chat request for a model.
     pub fn decide(&mut self, model: Option<&str>, subset: Option<&str>, now: UnixMillis) -> Decision {
         let facts = Facts {
+            api: Some(Api::Chat),
             model: model.map(str::to_owned),
             choices: 1,
             prompts: 1,
@@ -134,9 +139,12 @@ impl World {
     /// Decides about any request.
     pub fn decide_for(&mut self, facts: &Facts, steering: &Steering, now: UnixMillis) -> Decision {
         self.requests += 1;
+        let mut prompt = Hasher::default();
+        prompt.text(&PROMPT);
         let request = Request {
             id: self.requests,
             facts,
+            prompt: &prompt.finish(),
             steering,
             in_full: true,
         };

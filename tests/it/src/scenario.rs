@@ -459,7 +459,7 @@ mod tests {
             stream: true,
             ..Request::default()
         };
-        let expected = r#"{"messages":[{"content":"wordword","role":"user"},{"content":"wordword","role":"user"}],"stream":true,"model":"m"}"#;
+        let expected = r#"{"messages":[{"content":"0000word","role":"user"},{"content":"0000word","role":"user"}],"stream":true,"model":"m"}"#;
         assert_eq!(String::from_utf8(request.bytes()).unwrap(), expected);
     }
 

@@ -26,8 +26,8 @@ fn the_public_names_are_these() {
     assert_eq!(names::STATE_DECISION, "berth");
     assert_eq!(names::STATE_ENDPOINTS, "berth_endpoints");
     assert_eq!(names::STATE_MODEL, "berth_model");
-    assert_eq!(names::table_key("llama"), "berth/1/llama/table");
-    assert_eq!(names::ledger_key("llama"), "berth/1/llama/ledger");
+    assert_eq!(names::table_key("llama"), "berth/2/llama/table");
+    assert_eq!(names::ledger_key("llama"), "berth/2/llama/ledger");
 }
 
 /// Host calls that all supported hosts define with equal types, and the WASI calls of Rust's std.

@@ -40,6 +40,14 @@ fn tokens(prompt: usize) -> Request {
     }
 }
 
+/// Such a request whose prompt begins like no other's number.
+fn unlike(number: u64, prompt: usize) -> Request {
+    Request {
+        number,
+        ..tokens(prompt)
+    }
+}
+
 fn head() -> Headers {
     let head = [
         (":method", "POST"),
@@ -162,7 +170,7 @@ fn a_body_in_single_bytes_is_decided_at_its_end() {
 fn requests_of_a_worker_that_died_are_forgotten_and_it_works_again() {
     let mut wasm = proxy(&json!({"a": {}, "b": {"running": 6, "kv": 0.4}}));
     for id in 0..8 {
-        let seen = wasm.send(id, 0, &tokens(4000));
+        let seen = wasm.send(id, 0, &unlike(id, 4000));
         assert!(seen.served_by.is_some());
     }
     let first = |seen: &Seen| seen.list.first().cloned();
@@ -247,8 +255,8 @@ fn foreign_bytes_for_a_ledger_are_no_ledger() {
         let mut wasm = proxy(&json!({"a": {}, "b": {}}));
         let key = names::ledger_key("pods");
         wasm.host.set_shared_data(VM_ID, &key, bytes);
-        let first = wasm.send(1, 0, &tokens(1000));
-        let second = wasm.send(2, 1, &tokens(1000));
+        let first = wasm.send(1, 0, &unlike(1, 1000));
+        let second = wasm.send(2, 1, &unlike(2, 1000));
         assert_ne!(
             first.list.first(),
             second.list.first(),
@@ -265,7 +273,7 @@ fn keys_are_few_and_carry_project_schema_and_pool() {
     wasm.send(1, 0, &tokens(10));
     assert_eq!(
         wasm.host.shared_data_keys(VM_ID),
-        ["berth/1/pods/ledger", "berth/1/pods/table"]
+        ["berth/2/pods/ledger", "berth/2/pods/table"]
     );
 }
 

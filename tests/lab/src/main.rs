@@ -10,9 +10,10 @@ use clap::Parser;
 use std::path::PathBuf;
 
 /// Terms of Berth's cost, for the ablation.
-const TERMS: [&str; 9] = [
+const TERMS: [&str; 10] = [
     "queue",
     "prefill",
+    "away",
     "harm",
     "memory",
     "adapter",

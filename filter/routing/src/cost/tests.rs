@@ -27,7 +27,7 @@ fn priced(pods: Vec<Pod>) -> Terms {
         now: NOW,
         avoid: true,
     };
-    terms(&facts[0], Stage::of(&facts[0]), &NEED, 0.0, &question)
+    terms(&facts[0], Stage::of(&facts[0]), &NEED, 0.0, 0.0, &question)
 }
 
 fn bent(bend: impl Fn(&mut Pod)) -> Pod {
@@ -200,6 +200,7 @@ fn the_cost_is_the_sum_of_its_named_terms() {
     let one = Terms {
         queue: 1.0,
         prefill: 2.0,
+        away: 512.0,
         harm: 4.0,
         memory: 8.0,
         adapter: 16.0,
@@ -208,7 +209,7 @@ fn the_cost_is_the_sum_of_its_named_terms() {
         stuck: 128.0,
         uncertainty: 256.0,
     };
-    near(one.total(), 511.0);
+    near(one.total(), 1023.0);
     near(one.first_token(), 19.0);
     near(one.blurred(), 13.0);
     let names: Vec<_> = one.named().map(|(name, _)| name).to_vec();

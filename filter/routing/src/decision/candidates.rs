@@ -211,26 +211,25 @@ impl<'a> Candidates<'a> {
         let adapter_home = self.adapter_home();
         let prefix_home = self.prefix_home();
         let elsewhere = BELIEF * self.input.facts.elsewhere;
+        let shared = elsewhere * self.fleet.caches();
         let cold_load = self.input.pool.adapters.cold_load.0 as f64;
         for one in &mut self.list {
             let adapter_lives = adapter_home.is_some_and(|home| home.is(one.pod.row) && one.pod.row.resident.is_none());
             let belief = if adapter_lives { elsewhere } else { 0.0 };
-            let prefix_lives = prefix_home.is_some_and(|home| home.is(one.pod.row));
-            let believed = if prefix_lives {
-                elsewhere * self.fleet.caches()
-            } else {
-                0.0
-            };
             // Each engine of a pod has a cache of its own, and nobody knows which one was asked.
-            let known = one.pod.cached / f64::from(one.pod.row.load.engines.max(1));
-            one.need = self.input.ask.need(known.max(believed));
+            one.need = self
+                .input
+                .ask
+                .need(one.pod.cached / f64::from(one.pod.row.load.engines.max(1)));
             let slots = one.pod.row.activity.as_ref().filter(|_| one.stage != Stage::Unknown);
             let adapter = if self.by_load {
                 0.0
             } else {
                 cost::adapter(one.tier, cold_load, belief, slots)
             };
-            one.terms = cost::terms(one.pod, one.stage, &one.need, adapter, &question);
+            let is_away = prefix_home.is_some_and(|home| !home.is(one.pod.row));
+            let away = if is_away { shared } else { 0.0 };
+            one.terms = cost::terms(one.pod, one.stage, &one.need, adapter, away, &question);
             one.cost = one.terms.total();
         }
         self.even_out();
@@ -246,7 +245,12 @@ impl<'a> Candidates<'a> {
     /// against what is cached.
     fn even_out(&mut self) {
         let width = QUEUES_ALIKE * self.input.facts.elsewhere;
-        if width <= 0.0 || self.list.iter().all(|one| one.need.cached.0 == 0) {
+        if width <= 0.0
+            || self
+                .list
+                .iter()
+                .all(|one| one.need.cached.0 == 0 && one.terms.away <= 0.0)
+        {
             return;
         }
         let sum: f64 = self.list.iter().map(|one| one.terms.queue).sum();

@@ -771,7 +771,7 @@ fn the_bytes_are_pinned() {
         1, 0, 1, 100, 220, 11, 1, 200, 1,       // one record: slot 0, 1 request, sent at 100, 1500 tokens, generating since 200
     ];
     let bytes = ledger.encode().unwrap();
-    assert_eq!(bytes[..8], [b'B', b'R', b'T', b'H', 1, 0, 2, 0]);
+    assert_eq!(bytes[..8], [b'B', b'R', b'T', b'H', 2, 0, 2, 0]);
     assert_eq!(&bytes[20..], payload);
 }
 

@@ -14,7 +14,8 @@ use crate::scenario::Scenario;
 use crate::world::{Asked, Router};
 use berth_filter_routing::decision::Action;
 use berth_filter_routing::ledger::Outcome;
-use berth_filter_routing::request::{Api, BodyReader, NoPrompt};
+use berth_filter_routing::prefix::Hasher;
+use berth_filter_routing::request::{Api, BodyReader};
 use berth_filter_routing::view::{self, Steering, View};
 use berth_shared_state::config::Config;
 use berth_shared_state::discovery::Found;
@@ -172,12 +173,14 @@ impl Router for Berth {
 
     fn pick(&mut self, asked: &Asked<'_>, fleet: &mut Fleet, now: Micros) -> Vec<usize> {
         let mut reader = BodyReader::json(Api::Chat);
-        reader.feed(&asked.job.body(BASE_MODEL, self.bytes_per_token), &mut NoPrompt);
+        let mut prompt = Hasher::default();
+        reader.feed(&asked.job.body(BASE_MODEL, self.bytes_per_token), &mut prompt);
         let facts = reader.finish();
         let steering = Steering::default();
         let request = view::Request {
             id: asked.id as u64,
             facts: &facts,
+            prompt: &prompt.finish(),
             steering: &steering,
             in_full: false,
         };
