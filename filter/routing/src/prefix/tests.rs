@@ -5,8 +5,6 @@ use core::cell::Cell;
 use berth_shared_state::names::prefix_key;
 use berth_shared_state::pod::PodKey;
 use berth_shared_state::store::{Cas, MemoryStore, SharedData, StoreError, Stored};
-#[cfg(target_arch = "wasm32")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use super::*;
 use crate::limits::{PREFIX_BLOCKS_MAX, PREFIX_PAGE_MAX_BYTES, PREFIX_PROMPTS_MAX};

@@ -4,8 +4,8 @@ use berth_shared_state::table::PodRow;
 
 use crate::ledger::OwnLoad;
 
-/// Requests in flight that are assumed before any were seen, half of them of others. What the first prompts and
-/// adapters are placed by is what proxies agree on, and an overload that begins with disagreement stays one.
+/// Requests in flight that are assumed before any were seen, all of them this proxy's: others are believed in
+/// when they are seen.
 const PRIOR: f64 = 20.0;
 /// What is kept of the sums with each table: tables come several times a second, and one says little, since a
 /// gauge is from another moment than the ledger.
@@ -20,10 +20,7 @@ pub(super) struct Share {
 
 impl Default for Share {
     fn default() -> Self {
-        Self {
-            own: PRIOR / 2.0,
-            all: PRIOR,
-        }
+        Self { own: PRIOR, all: PRIOR }
     }
 }
 
@@ -74,10 +71,10 @@ mod tests {
     }
 
     #[test]
-    fn half_of_it_is_assumed_until_load_shows_how_much() {
-        check(0, 0, 100, 0.5..=0.5);
+    fn others_are_believed_in_when_they_are_seen() {
+        check(0, 0, 100, 1.0..=1.0);
         check(10, 10, 100, 0.99..=1.0);
-        check(40, 10, 100, 0.25..=0.27);
+        check(40, 10, 100, 0.25..=0.28);
         check(40, 0, 200, 0.0..=0.01);
     }
 

@@ -1,6 +1,8 @@
 //! What the reference picker computes, and how a prompt becomes blocks.
 
 use super::*;
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 #[track_caller]
 fn check(blocks: &Blocks, model: &str, expected: &[&[u64]]) {

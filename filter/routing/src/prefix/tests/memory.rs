@@ -1,6 +1,8 @@
 //! Who is remembered to hold what, and until when.
 
 use super::*;
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 #[test]
 fn a_shared_start_counts_for_everybody_who_was_sent_it() {
