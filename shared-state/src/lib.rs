@@ -21,6 +21,7 @@ pub mod units;
 pub mod config;
 
 pub mod discovery;
+pub mod lease;
 pub mod metrics;
 pub mod models;
 pub mod poll;
@@ -28,5 +29,6 @@ pub mod sample;
 pub mod snapshot;
 pub mod table;
 
+mod clock;
 pub mod sealed;
 pub mod store;

@@ -209,3 +209,16 @@ pub const RATE_FORGOTTEN_AFTER: Millis = Millis(30_000);
 pub const REFRESH_SPREAD: Millis = Millis(10);
 /// ... but a handful of pods, which this much would cover, is asked at once.
 pub const REFRESH_AT_ONCE: Millis = Millis(200);
+
+/// A lease that its holder has not renewed for this long is open to all. Short of [`STALE_AFTER_FLOOR`]
+/// by more than a look, so that readings are still believed when the next poller begins.
+pub const LEASE: Millis = Millis(3_000);
+/// The holder renews this often: two renewals may be lost to a busy thread. Also how long two may poll
+/// when a better candidate takes over from one that is alive.
+pub const LEASE_RENEW: Millis = Millis(1_000);
+/// Who stands by looks at the lease this often: one read of 60 bytes, about 4 us.
+pub const LEASE_LOOK: Millis = Millis(1_000);
+/// Who is not preferred leaves a lease that nobody ever had alone for this long: a companion service,
+/// which starts after the filter, takes it meanwhile.
+pub const LEASE_PATIENCE: Millis = Millis(300);
+const _: () = assert!(LEASE_RENEW.0 * 3 <= LEASE.0 && LEASE.0 + LEASE_LOOK.0 < STALE_AFTER_FLOOR.0);

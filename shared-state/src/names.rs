@@ -96,6 +96,15 @@ pub fn refresh_key(pool: &str) -> String {
     [KEY_PREFIX, pool, "/refresh"].concat()
 }
 
+/// Shared-data key of the lease that decides who polls a pool. Written under compare-and-swap.
+#[must_use]
+pub fn lease_key(pool: &str) -> String {
+    [KEY_PREFIX, pool, "/lease"].concat()
+}
+
+/// Counter: how often a context of this process began to poll a pool.
+pub const POLLERS_BEGUN: &str = "pollers_begun";
+
 /// Gauge: Unix seconds of a pool's last table. Its age is what to alert on: the poller's death shows here.
 pub const PUBLISHED_AT: &str = "published_at_seconds";
 

@@ -38,6 +38,7 @@ use std::collections::BTreeMap;
 
 pub use effect::{Call, CallId, Effect, Event, HeaderValue, Outcome, Response, Severity, Stat, Target};
 
+use crate::clock::{Clock, Now};
 use crate::config::{Discovery, Pool};
 use crate::discovery::{self, envoy_admin};
 use crate::limits::{
@@ -53,7 +54,7 @@ use effect::Tally;
 use journal::Journal;
 use pod::Pod;
 use publish::{Fitted, Publisher};
-use schedule::{Clock, Now, Schedule};
+use schedule::Schedule;
 
 /// Reads the pods of one pool and makes its table.
 #[derive(Debug)]

@@ -25,6 +25,8 @@ pub enum Kind {
     Table = 1,
     /// The in-flight ledger of the reader half.
     Ledger = 2,
+    /// [`crate::lease::Lease`]
+    Lease = 3,
 }
 
 /// Why a sealed value cannot be read or made.

@@ -3,7 +3,8 @@
 use super::history::History;
 use super::journal::Told;
 use super::publish::Names;
-use super::schedule::{Now, Schedule};
+use super::schedule::Schedule;
+use crate::clock::Now;
 use crate::limits::ADAPTERS_PER_POD_MAX;
 use crate::models::Model;
 use crate::sample::{Activity, Level, Sample};

@@ -2,36 +2,10 @@
 
 use xxhash_rust::xxh64::xxh64;
 
+use crate::clock::Now;
 use crate::limits::{BACKOFF_INTERVALS_MAX, BACKOFF_MAX, FIRST_READ_WITHIN};
 use crate::pod::PodAddress;
-use crate::units::{Millis, UnixMillis};
-
-/// Time that never runs back, so that a step of the wall clock neither stops nor doubles the polling.
-#[derive(Debug, Default)]
-pub(super) struct Clock {
-    wall: UnixMillis,
-    steady: Millis,
-}
-
-/// One instant on both clocks.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Now {
-    /// For what readers see.
-    pub(super) wall: UnixMillis,
-    /// For what is due, open or measured.
-    pub(super) steady: Millis,
-}
-
-impl Clock {
-    pub(super) fn read(&mut self, wall: UnixMillis) -> Now {
-        self.steady = self.steady + wall.since(self.wall);
-        self.wall = wall;
-        Now {
-            wall,
-            steady: self.steady,
-        }
-    }
-}
+use crate::units::Millis;
 
 /// The calls of one kind to one place.
 #[derive(Debug)]

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use super::answer::{self, Failure, advice, clip};
 use super::pod::{News, Pod};
-use super::schedule::{Now, Schedule};
+use super::schedule::Schedule;
 use super::{Outcome, Poller, Stat, Target};
+use crate::clock::Now;
 use crate::config::Discovery;
 use crate::discovery::{self, Found, envoy_admin};
 use crate::limits::{DISCOVERY_PAGE_MAX_BYTES, FROZEN_AFTER, MODELS_PAGE_MAX_BYTES, PAGE_MAX_BYTES, PODS_MAX};
