@@ -11,9 +11,9 @@ use berth_shared_state::config::Config;
 use berth_shared_state::limits::TICK;
 use berth_shared_state::names;
 use berth_shared_state::pod::PodAddress;
-use berth_shared_state::store::SharedData;
+use berth_shared_state::store;
 use berth_shared_state_glue::host::{self, HostStore, MetricKind};
-use berth_shared_state_glue::poller::{parse, seed};
+use berth_shared_state_glue::poller::{Part, PollerRoot, parse, seed};
 use berth_shared_state_glue::stats::Stats;
 use berth_shared_state_glue::vm::Resume;
 use hashbrown::HashMap;
@@ -30,6 +30,8 @@ pub struct Gateway {
     stats: Stats,
     /// What was already added to the stats.
     counted: Counts,
+    /// Polls where no companion service does.
+    pub poller: PollerRoot,
     /// Whether the host delivers bodies while headers are held.
     pub hold: Hold,
 }
@@ -39,11 +41,14 @@ impl Gateway {
     pub fn configure(document: &[u8]) -> Option<Self> {
         let config = Rc::new(parse(document)?);
         if let Err(error) = host::set_tick(TICK) {
-            log::warn!("this host has no timers ({error}): a worker that dies is forgotten later");
+            log::warn!(
+                "this host has no timers ({error}): pods cannot be polled, and a worker that dies is forgotten later"
+            );
         }
         let view = View::new(Rc::clone(&config), seed(), seed());
         Some(Self {
             stats: known(&config),
+            poller: PollerRoot::new(&config, Part::Filter),
             config,
             view,
             counted: Counts::default(),
@@ -86,7 +91,7 @@ impl Gateway {
         }
         if decision.refresh_models {
             let asked = host::now().0.to_le_bytes();
-            let _ = HostStore.set(&names::refresh_key(&decision.why.pool), &asked, None);
+            let _ = store::put(&HostStore, &names::refresh_key(&decision.why.pool), &asked);
         }
         let stat = match &decision.action {
             Action::Route { .. } => "routed".to_owned(),
@@ -126,6 +131,7 @@ impl Gateway {
 
     /// The root's timer.
     pub fn tick(&mut self) {
+        self.poller.tick();
         self.view.tick(&HostStore, host::now());
         let (before, now) = (self.counted, self.view.counts());
         self.stats.count(

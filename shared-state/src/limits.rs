@@ -222,3 +222,5 @@ pub const LEASE_LOOK: Millis = Millis(1_000);
 /// which starts after the filter, takes it meanwhile.
 pub const LEASE_PATIENCE: Millis = Millis(300);
 const _: () = assert!(LEASE_RENEW.0 * 3 <= LEASE.0 && LEASE.0 + LEASE_LOOK.0 < STALE_AFTER_FLOOR.0);
+/// Tries to write over a value where the host wants its token: its few writers write seldom.
+pub const PUT_TRIES: usize = 4;

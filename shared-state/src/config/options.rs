@@ -67,9 +67,9 @@ pub(super) static DOCUMENT: Section = Section {
         ),
         field(
             "role",
-            Kind::Choice(&["auto", "poller", "reader"]),
+            Kind::Choice(&["auto", "service", "poller", "reader"]),
             Preset::Word("auto"),
-            "Who scrapes the pods. `auto`: one context of the proxy process, whoever holds the lease. `poller`: this one may. `reader`: this one never does.",
+            "Who scrapes the pods. `auto`: one context of the proxy process, whoever holds the lease: the companion service, or a worker's filter where there is none or it died. `service`: the companion service alone. `poller`: as `auto`, but this context comes before others. `reader`: this one never does.",
         ),
         field(
             "host",

@@ -372,7 +372,11 @@ fn texts_end_at_their_bounds() {
         "stands twice",
     );
     check("pools.0.engine", &own(&ENGINES), &own(&["vLLM", "ollama"]));
-    check("role", &own(&["auto", "poller", "reader"]), &own(&["leader"]));
+    check(
+        "role",
+        &own(&["auto", "service", "poller", "reader"]),
+        &own(&["leader"]),
+    );
     check(
         "host",
         &own(&["auto", "envoy", "nginx", "kong", "apisix"]),

@@ -281,3 +281,13 @@ fn without_shared_data_nobody_polls() {
         assert!(!ticks[10..].contains(&true), "{ticks:?}");
     });
 }
+
+#[test]
+fn a_value_is_written_over_under_both_rules() {
+    both(|store| {
+        for value in [b"one", b"two"] {
+            assert_eq!(crate::store::put(store, "any", value), Ok(()));
+            assert_eq!(store.get("any").unwrap().unwrap().value, value);
+        }
+    });
+}

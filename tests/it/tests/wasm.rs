@@ -210,7 +210,10 @@ fn a_service_that_takes_over_keeps_the_table_readable() {
 
 #[track_caller]
 fn check_foreign_table(bytes: &[u8]) {
-    let mut wasm = unread(&json!({"a": {}}), json!({"without_service": true}));
+    let mut wasm = unread(
+        &json!({"a": {}}),
+        json!({"without_service": true, "top": {"role": "service"}}),
+    );
     wasm.host.set_shared_data(VM_ID, &names::table_key("pods"), bytes);
     assert_eq!(wasm.send(1, 0, &tokens(10)).pass.as_deref(), Some("no-table"));
     wasm.wait(200);
@@ -265,7 +268,7 @@ fn keys_are_few_and_carry_project_schema_and_pool() {
     wasm.send(1, 0, &tokens(10));
     assert_eq!(
         wasm.host.shared_data_keys(VM_ID),
-        ["berth/1/pods/ledger", "berth/1/pods/table"]
+        ["berth/1/pods/lease", "berth/1/pods/ledger", "berth/1/pods/table"]
     );
 }
 
