@@ -6,6 +6,7 @@ mod answers;
 mod bodies;
 mod discovery;
 mod failures;
+mod lease;
 mod ledger;
 mod pass;
 mod raw;
