@@ -143,6 +143,10 @@ pub struct Scrape {
     pub headers: Vec<(String, String)>,
     /// `:scheme` of the callout is https.
     pub tls: bool,
+    /// Ask pods to report their load in answers, and believe it.
+    pub in_band: bool,
+    /// Reads of pages of this pool per second at most: its share of `poll.budget_per_second`.
+    pub per_second: u32,
 }
 
 /// Adapter behaviour of a pool.

@@ -25,6 +25,7 @@ pub mod lease;
 pub mod metrics;
 pub mod models;
 pub mod poll;
+pub mod reports;
 pub mod sample;
 pub mod snapshot;
 pub mod table;

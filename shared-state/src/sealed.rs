@@ -15,7 +15,7 @@ const MAGIC: [u8; 4] = *b"BRTH";
 /// Version of everything that is sealed. Raise it when a sealed structure changes.
 pub const SCHEMA: u16 = 1;
 /// magic 4, schema 2, kind 2, payload length 4, xxh64 of the payload 8.
-const HEADER_BYTES: usize = 20;
+pub(crate) const HEADER_BYTES: usize = 20;
 
 /// What a sealed value holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub enum Kind {
     Ledger = 2,
     /// [`crate::lease::Lease`]
     Lease = 3,
+    /// Load reports of a pool's pods ([`crate::reports`]).
+    Reports = 4,
 }
 
 /// Why a sealed value cannot be read or made.

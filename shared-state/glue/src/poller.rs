@@ -9,6 +9,7 @@ use berth_shared_state::lease::{Candidate, Seat};
 use berth_shared_state::limits::DISCOVERY_PAGE_MAX_BYTES;
 use berth_shared_state::names;
 use berth_shared_state::poll::{Call, CallId, Effect, Event, HeaderValue, Poller, Response, Severity, Stat};
+use berth_shared_state::reports::Inbox;
 use berth_shared_state::store::{self, SharedData};
 use berth_shared_state::table::{self, ScrapeError};
 use berth_shared_state::units::Millis;
@@ -42,6 +43,8 @@ struct PoolPoller {
     poller: Option<Poller>,
     /// Last value of the refresh key that was acted on.
     refreshed: Vec<u8>,
+    /// What pods report in their answers to the workers.
+    reports: Inbox,
 }
 
 /// Logs every mistake of a document; `None` when there are any.
@@ -90,6 +93,7 @@ impl PollerRoot {
         let pools = config.pools.iter().filter(|_| takes_part);
         let pools = pools.map(|pool| PoolPoller {
             seat: Seat::new(names::lease_key(&pool.name), me),
+            reports: Inbox::new(&pool.name),
             pool: pool.clone(),
             poller: None,
             refreshed: Vec::new(),
@@ -107,6 +111,12 @@ impl PollerRoot {
         for index in 0..self.pools.len() {
             if !self.keeps_lease(index) {
                 continue;
+            }
+            if let Some(pool) = self.pools.get_mut(index).filter(|pool| pool.pool.scrape.in_band) {
+                let reports = pool.reports.tick(&HostStore);
+                if !reports.is_empty() {
+                    self.feed(index, Event::Reports(&reports));
+                }
             }
             if self.wants_refresh(index) {
                 self.feed(index, Event::RefreshModels);

@@ -110,6 +110,7 @@ impl Pod {
         let trend_was = row.trend;
         row.incarnation = row.incarnation.saturating_add(u32::from(step.restarted));
         row.scraped_at = Some(now.wall);
+        row.reported_at = None;
         row.failures = 0;
         row.last_error = None;
         row.trend = step.trend;

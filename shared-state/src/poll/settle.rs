@@ -45,6 +45,7 @@ impl Poller {
     }
 
     pub(super) fn settle_metrics(&mut self, address: PodAddress, sample: Result<Sample, Failure>, now: Now) {
+        let pace = self.pace();
         let Some(pod) = self.pods.get_mut(&address) else {
             return self.tally.add(Stat::AnswersIgnored, 1);
         };
@@ -65,7 +66,7 @@ impl Poller {
                 self.tally
                     .add(Stat::ScrapeFailures, usize::from(sample.status == Status::Unknown));
                 let news = pod.read(sample, now);
-                pod.metrics.succeeded(now);
+                pod.metrics.succeeded(pace.metrics, now);
                 self.tell_reading(address, &news, incomplete, now);
             }
             Err(failure) => {
@@ -123,6 +124,7 @@ impl Poller {
     }
 
     pub(super) fn settle_models(&mut self, address: PodAddress, models: Result<Vec<Model>, Failure>, now: Now) {
+        let pace = self.pace();
         let Some(pod) = self.pods.get_mut(&address) else {
             return self.tally.add(Stat::AnswersIgnored, 1);
         };
@@ -131,7 +133,7 @@ impl Poller {
             Ok(models) => {
                 self.dirty = true;
                 self.publisher.stale |= pod.list(models, now);
-                pod.models.succeeded(now);
+                pod.models.succeeded(pace.models, now);
                 if pod.told_models.succeeded() {
                     self.journal
                         .info(now, format_args!("pod {address}: models page read again"));
@@ -166,7 +168,7 @@ impl Poller {
         let read = |page| envoy_admin::read(page, cluster).map_err(|error| (None, error.to_string()));
         match page.and_then(read) {
             Ok(found) => {
-                self.finder.succeeded(now);
+                self.finder.succeeded(*interval, now);
                 if self.discovered.error.is_some() {
                     self.journal.info(now, format_args!("discovery works again"));
                 }
@@ -213,6 +215,7 @@ impl Poller {
         }
         if added + gone.len() > 0 || !self.begun {
             self.tell_pods(added, gone.len(), left_out, now);
+            self.tell_pace(now);
         }
         self.discovered = Discovered {
             at: Some(now.wall),
@@ -239,6 +242,23 @@ impl Poller {
                 format_args!("discovery: {left_out} pods above {PODS_MAX} get no requests from Berth; split the pool"),
             );
         }
+    }
+
+    /// The budget must not stretch the polling unseen.
+    fn tell_pace(&mut self, now: Now) {
+        let (interval, pods) = (self.pace().metrics, self.pods.len());
+        let stretched = Some(interval).filter(|interval| *interval > self.pool.scrape.interval);
+        if stretched == self.stretched {
+            return;
+        }
+        self.stretched = stretched;
+        self.journal.info(
+            now,
+            format_args!(
+                "{pods} pods: each is scraped every {} ms (poll.budget_per_second)",
+                interval.0
+            ),
+        );
     }
 
     /// Updates a pod, or adds it.

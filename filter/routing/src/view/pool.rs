@@ -90,7 +90,7 @@ impl PoolView {
             .facts(table.pods.iter().zip(&self.keys).map(|(row, key)| PodFact {
                 pod: *key,
                 incarnation: row.incarnation,
-                sample_at: row.scraped_at,
+                sample_at: row.gauges_at(),
                 proxy_active: row.proxy_active.zip(counted_at),
             }));
         self.snapshot = Some(Snapshot::new(table));
@@ -108,7 +108,7 @@ impl PoolView {
             PodFacts {
                 row,
                 freshness: snapshot.freshness(row, pool, now),
-                own: known.own(row.scraped_at),
+                own: known.own(row.gauges_at()),
                 rate: known.rate(),
                 // Further ahead than any avoidance lasts: from before the clock stepped back.
                 avoided_until: known.avoided_until().filter(|until| until.since(now) <= AVOID_MAX),

@@ -145,7 +145,7 @@ fn a_pod_may_ask_for_more_time_but_not_for_ever() {
         wall: UnixMillis(0),
         steady: Millis(0),
     };
-    let mut schedule = Schedule::at_once(Millis(1_000));
+    let mut schedule = Schedule::at_once();
     schedule.failed(Millis(1_000), Some(Millis(20_000)), &mut rng, now);
     assert_eq!(schedule.due, Millis(20_000));
     schedule.failed(Millis(1_000), Some(Millis(3_600_000)), &mut rng, now);
@@ -154,12 +154,13 @@ fn a_pod_may_ask_for_more_time_but_not_for_ever() {
 
 #[test]
 fn a_pod_that_answers_just_before_its_slot_is_busy_and_gets_a_pause() {
-    let mut schedule = Schedule::at_once(Millis(1_000));
+    let mut schedule = Schedule::at_once();
     let mut after = |at| {
-        schedule.succeeded(Now {
+        let now = Now {
             wall: UnixMillis(at),
             steady: Millis(at),
-        });
+        };
+        schedule.succeeded(Millis(1_000), now);
         schedule.due.0
     };
     assert_eq!(
