@@ -11,6 +11,7 @@ mod ledger;
 mod pass;
 mod raw;
 mod rendered;
+mod reports;
 mod retry;
 mod routing;
 mod scrape;
