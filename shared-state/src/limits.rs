@@ -222,8 +222,9 @@ pub const LEASE_LOOK: Millis = Millis(1_000);
 /// which starts after the filter, takes it meanwhile.
 pub const LEASE_PATIENCE: Millis = Millis(300);
 const _: () = assert!(LEASE_RENEW.0 * 3 <= LEASE.0 && LEASE.0 + LEASE_LOOK.0 < STALE_AFTER_FLOOR.0);
-/// Reads of pods' pages per second that one proxy may send in all. A page of 48 KB costs the polling thread
-/// about 0.3 ms in wasm, so this is some 15 % of one core; 450 pods are read every second with it.
+/// Reads of pods' pages per second that one proxy may send in all. A page of 48 KB takes the polling thread
+/// 1.8 million wasm instructions (docs/bench.md), so this is estimated at a third of one core; 450 pods
+/// are read every second with it.
 pub const POLL_BUDGET: u32 = 500;
 /// Highest budget: all pods of a full pool ([`PODS_MAX`]) five times a second.
 pub const POLL_BUDGET_MAX: u32 = 20_000;

@@ -77,6 +77,8 @@ pub struct Poller {
     open: BTreeMap<CallId, Open>,
     bucket: Bucket,
     last_call: CallId,
+    /// A table of another configuration, until it is known which pods there are.
+    earlier: Option<Table>,
     /// Above the incarnation of every pod that went: its address may come back as another pod.
     next_incarnation: u32,
     refreshed_at: Option<Millis>,
@@ -118,6 +120,7 @@ impl Poller {
             open: BTreeMap::new(),
             bucket: Bucket::default(),
             last_call: CallId(0),
+            earlier: None,
             next_incarnation: 0,
             refreshed_at: None,
             publisher: Publisher::default(),

@@ -29,7 +29,8 @@ pub enum Event<'a> {
     },
     /// What pods said of their load in answers to requests.
     Reports(&'a [(PodAddress, Report)]),
-    /// The table of a former poller, before the first tick: what it knew stays until it is read again.
+    /// The table of a former poller, before the first tick: what it knew of pods stays until they are read
+    /// again, also under another configuration.
     Adopt(&'a Table),
     /// The whole set of pods, from outside (replay). Replaces what was configured.
     Pods(Vec<Found>),

@@ -221,6 +221,7 @@ impl Poller {
             at: Some(now.wall),
             error: None,
         };
+        self.earlier = None;
         self.begun = true;
         self.dirty = true;
     }
@@ -273,20 +274,29 @@ impl Poller {
             // The address may be back before the answer to a call from its earlier life.
             metrics.open = self.open.values().any(|open| open.target == Target::Metrics(address));
             models.open = self.open.values().any(|open| open.target == Target::Models(address));
-            Pod::new(row, metrics, models)
+            let mut pod = Pod::new(row, metrics, models);
+            if let Some(earlier) = &self.earlier
+                && let Ok(index) = earlier.pods.binary_search_by_key(&address, |row| row.address)
+                && let Some(row) = earlier.pods.get(index)
+            {
+                pod.inherit(row, &earlier.names);
+            }
+            pod
         });
         pod.row.name = found.name;
         pod.row.readiness = found.readiness;
         pod.row.proxy_active = found.proxy_active;
     }
 
-    /// Goes on where another poller stopped, so that a change of poller voids no reading.
+    /// Goes on where another poller stopped, so that a change of poller voids no reading. Which pods there
+    /// are is believed only under the same configuration.
     pub(super) fn adopt(&mut self, table: &Table, now: Now) {
-        if self.published_at.is_some() || table.config_epoch != self.epoch {
+        if self.published_at.is_some() {
             return;
         }
         self.seq = table.seq;
-        if matches!(self.pool.discovery, Discovery::EnvoyAdmin { .. }) && table.discovery.at.is_some() {
+        let same = table.config_epoch == self.epoch;
+        if same && matches!(self.pool.discovery, Discovery::EnvoyAdmin { .. }) && table.discovery.at.is_some() {
             for row in &table.pods {
                 self.show(Found::at(row.address), now);
             }
@@ -299,6 +309,7 @@ impl Poller {
                 None => self.next_incarnation = self.next_incarnation.max(row.incarnation.saturating_add(1)),
             }
         }
+        self.earlier = (!self.begun).then(|| table.clone());
         self.publisher.stale = true;
     }
 }
