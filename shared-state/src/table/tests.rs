@@ -59,6 +59,16 @@ fn full() -> Table {
 }
 
 #[test]
+fn gauges_are_as_old_as_the_newer_of_page_and_report() {
+    let mut pod = row("10.0.0.1:8000");
+    assert_eq!(pod.gauges_at(), None);
+    pod.scraped_at = Some(UnixMillis(7));
+    assert_eq!(pod.gauges_at(), Some(UnixMillis(7)));
+    pod.reported_at = Some(UnixMillis(9));
+    assert_eq!(pod.gauges_at(), Some(UnixMillis(9)));
+}
+
+#[test]
 fn the_bytes_of_a_small_table_are_these() {
     let table = Table {
         seq: 1,
