@@ -12,9 +12,10 @@ use berth_shared_state::config::Config;
 use berth_shared_state::limits::TICK;
 use berth_shared_state::names;
 use berth_shared_state::pod::PodAddress;
-use berth_shared_state::store::SharedData;
+use berth_shared_state::reports::{self, Outbox};
+use berth_shared_state::store;
 use berth_shared_state_glue::host::{self, HostStore, MetricKind};
-use berth_shared_state_glue::poller::{parse, seed};
+use berth_shared_state_glue::poller::{Part, PollerRoot, parse, seed};
 use berth_shared_state_glue::stats::Stats;
 use berth_shared_state_glue::vm::Resume;
 use hashbrown::HashMap;
@@ -31,6 +32,10 @@ pub struct Gateway {
     stats: Stats,
     /// What was already added to the stats.
     counted: Counts,
+    /// Load reports of each pool's pods, on their way to the poller.
+    outboxes: Vec<Outbox>,
+    /// Polls where no companion service does.
+    pub poller: PollerRoot,
     /// Whether the host delivers bodies while headers are held.
     pub hold: Hold,
 }
@@ -40,11 +45,15 @@ impl Gateway {
     pub fn configure(document: &[u8]) -> Option<Self> {
         let config = Rc::new(parse(document)?);
         if let Err(error) = host::set_tick(TICK) {
-            log::warn!("this host has no timers ({error}): a worker that dies is forgotten later");
+            log::warn!(
+                "this host has no timers ({error}): pods cannot be polled, and a worker that dies is forgotten later"
+            );
         }
         let view = View::new(Rc::clone(&config), seed(), seed());
         Some(Self {
             stats: known(&config),
+            outboxes: config.pools.iter().map(|pool| Outbox::new(&pool.name)).collect(),
+            poller: PollerRoot::new(&config, Part::Filter),
             config,
             view,
             counted: Counts::default(),
@@ -97,7 +106,7 @@ impl Gateway {
         }
         if decision.refresh_models {
             let asked = host::now().0.to_le_bytes();
-            let _ = HostStore.set(&names::refresh_key(&decision.why.pool), &asked, None);
+            let _ = store::put(&HostStore, &names::refresh_key(&decision.why.pool), &asked);
         }
         let stat = match &decision.action {
             Action::Route { .. } => "routed".to_owned(),
@@ -124,6 +133,24 @@ impl Gateway {
         }
     }
 
+    /// Whether pods are asked to report their load in the answer to this request.
+    pub fn wants_report(&self, id: u32) -> bool {
+        let pool = self
+            .view
+            .pool_of(id.into())
+            .and_then(|index| self.config.pools.get(index));
+        pool.is_some_and(|pool| pool.scrape.in_band)
+    }
+
+    /// A pod reported its load.
+    pub fn reported(&mut self, id: u32, pod: PodAddress, value: &[u8]) {
+        let pool = self.view.pool_of(id.into());
+        let outbox = pool.and_then(|index| self.outboxes.get_mut(index));
+        if let (Some(outbox), Some(report)) = (outbox, reports::read(value, host::now())) {
+            outbox.add(pod, report);
+        }
+    }
+
     /// The first bytes of the answer.
     pub fn first_bytes(&mut self, id: u32, status: u16, streams: bool) {
         self.view
@@ -137,6 +164,10 @@ impl Gateway {
 
     /// The root's timer.
     pub fn tick(&mut self) {
+        for outbox in &mut self.outboxes {
+            outbox.tick(&HostStore, host::now());
+        }
+        self.poller.tick();
         self.view.tick(&HostStore, host::now());
         let (before, now) = (self.counted, self.view.counts());
         self.stats.count(

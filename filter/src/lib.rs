@@ -51,7 +51,13 @@ impl Vm for Filter {
         gateway.release_unheld(&mut self.streams)
     }
 
-    fn answered(&mut self, _token: u32, _headers: usize) {}
+    fn answered(&mut self, token: u32, headers: usize) {
+        #[cfg(feature = "test-trap")]
+        trap::on_answer();
+        for gateway in self.gateways.values_mut() {
+            gateway.poller.answered(token, headers);
+        }
+    }
 
     fn opened(&mut self, stream: u32, root: u32) {
         self.streams.insert(stream, Stream::new(stream, root));
@@ -100,7 +106,9 @@ impl Vm for Filter {
             stream.ended(gateway);
         }
         self.streams.remove(&context);
-        self.gateways.remove(&context);
+        if let Some(mut gateway) = self.gateways.remove(&context) {
+            gateway.poller.release();
+        }
     }
 }
 

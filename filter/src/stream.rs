@@ -34,6 +34,10 @@ pub struct Stream {
     steering: Steering,
     /// The decision for `x-berth-decision`, kept until the response.
     explained: Option<String>,
+    /// The client asked for a load report itself: the answer keeps it.
+    client_asks: bool,
+    /// The pod was asked for a load report.
+    reports: bool,
     response: Response,
 }
 
@@ -73,6 +77,8 @@ impl Stream {
             phase: Phase::Passed,
             steering: Steering::default(),
             explained: None,
+            client_asks: false,
+            reports: false,
             response: Response::default(),
         }
     }
@@ -89,6 +95,7 @@ impl Stream {
         #[cfg(feature = "test-trap")]
         crate::trap::on(&named);
         self.steering = gateway.steering(&named);
+        self.client_asks = named.iter().any(|(name, _)| *name == names::LOAD_FORMAT);
         for name in names::STRIPPED {
             // What cannot be read is removed unseen.
             if !readable || named.iter().any(|(key, _)| *key == name) {
@@ -187,7 +194,13 @@ impl Stream {
             let _ = host::set_state(names::STATE_MODEL, model.as_bytes());
         }
         match host::set_header(Map::Request, names::DESTINATION_ENDPOINT, value.as_bytes()) {
-            Ok(()) => self.phase = Phase::Sent,
+            Ok(()) => {
+                self.phase = Phase::Sent;
+                self.reports = gateway.wants_report(self.id);
+                if self.reports && !self.client_asks {
+                    let _ = host::set_header(Map::Request, names::LOAD_FORMAT, b"TEXT");
+                }
+            }
             Err(error) => {
                 log::error!("the pick {value} could not be set ({error}): the proxy's balancer decides");
                 // Nobody knows where it went: it is not that pod's work.
@@ -223,15 +236,32 @@ impl Stream {
             .and_then(|s| s.parse().ok())
             .unwrap_or(0);
         self.response.streams = header("content-type").starts_with(b"text/event-stream");
-        self.served(gateway);
+        let pod = self.served(gateway);
+        self.report(gateway, pod);
         if end {
             self.response.first_byte = true;
         }
     }
 
-    fn served(&self, gateway: &mut Gateway) {
-        if let Some(pod) = outcome::serving_pod() {
-            gateway.served(self.id, pod, outcome::attempts);
+    fn served(&self, gateway: &mut Gateway) -> Option<PodAddress> {
+        let pod = outcome::serving_pod()?;
+        gateway.served(self.id, pod, outcome::attempts);
+        Some(pod)
+    }
+
+    /// Passes the pod's load report on, and keeps it from a client that did not ask.
+    fn report(&self, gateway: &mut Gateway, pod: Option<PodAddress>) {
+        if !self.reports {
+            return;
+        }
+        let Ok(value) = host::header(Map::Response, names::LOAD_REPORT) else {
+            return;
+        };
+        if let Some(pod) = pod {
+            gateway.reported(self.id, pod, &value);
+        }
+        if !self.client_asks {
+            let _ = host::remove_header(Map::Response, names::LOAD_REPORT);
         }
     }
 

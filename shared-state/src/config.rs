@@ -46,7 +46,7 @@ pub struct Config {
     pub body: Body,
     /// What may be shown to clients and operators.
     pub status: StatusPage,
-    /// Whether this context scrapes.
+    /// Who scrapes.
     pub role: Role,
     /// The proxy around the wasm.
     pub host: Host,
@@ -58,10 +58,13 @@ pub struct Config {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// One context of the process, whoever holds the lease.
+    /// One context of the process, whoever holds the lease: the companion service, or without one a
+    /// root context of the filter.
     #[default]
     Auto,
-    /// This context may.
+    /// The companion service alone.
+    Service,
+    /// As `Auto`, but this context comes before the others.
     Poller,
     /// This context never does.
     Reader,
@@ -140,6 +143,10 @@ pub struct Scrape {
     pub headers: Vec<(String, String)>,
     /// `:scheme` of the callout is https.
     pub tls: bool,
+    /// Ask pods to report their load in answers, and believe it.
+    pub in_band: bool,
+    /// Reads of pages of this pool per second at most: its share of `poll.budget_per_second`.
+    pub per_second: u32,
 }
 
 /// Adapter behaviour of a pool.

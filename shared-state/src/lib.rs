@@ -21,12 +21,15 @@ pub mod units;
 pub mod config;
 
 pub mod discovery;
+pub mod lease;
 pub mod metrics;
 pub mod models;
 pub mod poll;
+pub mod reports;
 pub mod sample;
 pub mod snapshot;
 pub mod table;
 
+mod clock;
 pub mod sealed;
 pub mod store;

@@ -218,3 +218,38 @@ pub const RATE_FORGOTTEN_AFTER: Millis = Millis(30_000);
 pub const REFRESH_SPREAD: Millis = Millis(10);
 /// ... but a handful of pods, which this much would cover, is asked at once.
 pub const REFRESH_AT_ONCE: Millis = Millis(200);
+
+/// A lease that its holder has not renewed for this long is open to all. Short of [`STALE_AFTER_FLOOR`]
+/// by more than a look, so that readings are still believed when the next poller begins.
+pub const LEASE: Millis = Millis(3_000);
+/// The holder renews this often: two renewals may be lost to a busy thread. Also how long two may poll
+/// when a better candidate takes over from one that is alive.
+pub const LEASE_RENEW: Millis = Millis(1_000);
+/// Who stands by looks at the lease this often: one read of 60 bytes, about 4 us.
+pub const LEASE_LOOK: Millis = Millis(1_000);
+/// Who is not preferred leaves a lease that nobody ever had alone for this long: a companion service,
+/// which starts after the filter, takes it meanwhile.
+pub const LEASE_PATIENCE: Millis = Millis(300);
+const _: () = assert!(LEASE_RENEW.0 * 3 <= LEASE.0 && LEASE.0 + LEASE_LOOK.0 < STALE_AFTER_FLOOR.0);
+/// Reads of pods' pages per second that one proxy may send in all. A page of 48 KB takes the polling thread
+/// 1.8 million wasm instructions (docs/bench.md), so this is estimated at a third of one core; 450 pods
+/// are read every second with it.
+pub const POLL_BUDGET: u32 = 500;
+/// Highest budget: all pods of a full pool ([`PODS_MAX`]) five times a second.
+pub const POLL_BUDGET_MAX: u32 = 20_000;
+/// Models pages get at most this part of the budget: one of so many.
+pub const POLL_BUDGET_MODELS_PART: u64 = 2;
+/// What may be sent at once after a pause: the budget of this time.
+pub const POLL_BURST: Millis = Millis(500);
+/// Bytes of a load report in a header. vLLM's is 90 long, Triton's a few hundred.
+pub const REPORT_MAX_BYTES: usize = 1024;
+/// Most queued requests that are believed: more than any engine lets in.
+pub const WAITING_MAX: u32 = 1_000_000;
+/// A report that old is not passed on any more: scrapes are newer.
+pub const REPORT_FORGOTTEN_AFTER: Millis = Millis(10_000);
+/// A pod that reports its load in its answers is scraped once in so many intervals. Below
+/// [`FRESH_INTERVALS`], so that a pod that stops reporting is still fresh when it is scraped.
+pub const REPORTED_INTERVALS: u64 = 2;
+const _: () = assert!(REPORTED_INTERVALS < FRESH_INTERVALS);
+/// Tries to write over a value where the host wants its token: its few writers write seldom.
+pub const PUT_TRIES: usize = 4;

@@ -20,6 +20,10 @@ pub const FAIRNESS_ID: [&str; 2] = ["x-gateway-inference-fairness-id", "x-llm-d-
 pub const REQUEST_TIMEOUT_MS: &str = "x-gateway-request-timeout-ms";
 /// Session identity for affinity.
 pub const SESSION: &str = "x-session-id";
+/// Asks a pod to report its load in the answer, as `TEXT` or `JSON` (ORCA; vLLM, Triton).
+pub const LOAD_FORMAT: &str = "endpoint-load-metrics-format";
+/// The report. Removed from the answer unless the client asked for it.
+pub const LOAD_REPORT: &str = "endpoint-load-metrics";
 /// Why a request went where it went; only where the config allows it.
 pub const DECISION: &str = "x-berth-decision";
 /// Why Berth refused.
@@ -102,6 +106,21 @@ pub fn prefix_key(pool: &str, page: u64) -> String {
 pub fn refresh_key(pool: &str) -> String {
     [KEY_PREFIX, pool, "/refresh"].concat()
 }
+
+/// Shared-data key of the lease that decides who polls a pool. Written under compare-and-swap.
+#[must_use]
+pub fn lease_key(pool: &str) -> String {
+    [KEY_PREFIX, pool, "/lease"].concat()
+}
+
+/// Shared-data key of what pods reported in their answers. Written by every worker under compare-and-swap.
+#[must_use]
+pub fn reports_key(pool: &str) -> String {
+    [KEY_PREFIX, pool, "/reports"].concat()
+}
+
+/// Counter: how often a context of this process began to poll a pool.
+pub const POLLERS_BEGUN: &str = "pollers_begun";
 
 /// Gauge: Unix seconds of a pool's last table. Its age is what to alert on: the poller's death shows here.
 pub const PUBLISHED_AT: &str = "published_at_seconds";

@@ -29,8 +29,10 @@ mod answer;
 mod effect;
 mod history;
 mod journal;
+mod pace;
 mod pod;
 mod publish;
+mod report;
 mod schedule;
 mod settle;
 
@@ -38,6 +40,7 @@ use std::collections::BTreeMap;
 
 pub use effect::{Call, CallId, Effect, Event, HeaderValue, Outcome, Response, Severity, Stat, Target};
 
+use crate::clock::{Clock, Now};
 use crate::config::{Discovery, Pool};
 use crate::discovery::{self, envoy_admin};
 use crate::limits::{
@@ -51,9 +54,10 @@ use crate::units::{Millis, UnixMillis};
 use answer::{metrics_path, metrics_port};
 use effect::Tally;
 use journal::Journal;
+use pace::{Bucket, Pace};
 use pod::Pod;
 use publish::{Fitted, Publisher};
-use schedule::{Clock, Now, Schedule};
+use schedule::Schedule;
 
 /// Reads the pods of one pool and makes its table.
 #[derive(Debug)]
@@ -71,7 +75,10 @@ pub struct Poller {
     discovered: Discovered,
     pods: BTreeMap<PodAddress, Pod>,
     open: BTreeMap<CallId, Open>,
+    bucket: Bucket,
     last_call: CallId,
+    /// A table of another configuration, until it is known which pods there are.
+    earlier: Option<Table>,
     /// Above the incarnation of every pod that went: its address may come back as another pod.
     next_incarnation: u32,
     refreshed_at: Option<Millis>,
@@ -81,6 +88,8 @@ pub struct Poller {
     dirty: bool,
     published_at: Option<Millis>,
     fitted: Fitted,
+    /// Time between two scrapes that was told last, if it is not the configured one.
+    stretched: Option<Millis>,
     journal: Journal,
     tally: Tally,
 }
@@ -97,10 +106,6 @@ impl Poller {
     /// several proxies apart in time.
     #[must_use]
     pub fn new(pool: &Pool, epoch: u64, seed: u64) -> Self {
-        let interval = match &pool.discovery {
-            Discovery::Static(_) => Millis(0),
-            Discovery::EnvoyAdmin { interval, .. } => *interval,
-        };
         Self {
             pool: pool.clone(),
             epoch,
@@ -109,11 +114,13 @@ impl Poller {
             passive: false,
             clock: Clock::default(),
             begun: false,
-            finder: Schedule::at_once(interval),
+            finder: Schedule::at_once(),
             discovered: Discovered::default(),
             pods: BTreeMap::new(),
             open: BTreeMap::new(),
+            bucket: Bucket::default(),
             last_call: CallId(0),
+            earlier: None,
             next_incarnation: 0,
             refreshed_at: None,
             publisher: Publisher::default(),
@@ -121,6 +128,7 @@ impl Poller {
             dirty: false,
             published_at: None,
             fitted: Fitted::All,
+            stretched: None,
             journal: Journal::new(&pool.name),
             tally: Tally::default(),
         }
@@ -149,6 +157,7 @@ impl Poller {
             },
             Event::Page { target, outcome } => self.settle(target, outcome, now),
             Event::Adopt(table) => self.adopt(table, now),
+            Event::Reports(reports) => self.settle_reports(reports, now),
             Event::Pods(pods) => self.settle_pods(discovery::one_per_address(pods), now),
             Event::RefreshModels => self.refresh_models(now, &mut effects),
         }
@@ -179,10 +188,17 @@ impl Poller {
         self.start_calls(now, effects);
         self.publish(now, effects);
         self.tally.add(Stat::LogLinesLeftOut, self.journal.take_left_out());
-        self.tally.flush(self.open.len(), self.pods.len(), effects);
+        self.tally.set(Stat::CallsOpen, self.open.len() as u64);
+        self.tally.set(Stat::Pods, self.pods.len() as u64);
+        self.tally.set(Stat::ScrapeInterval, self.pace().metrics.0);
+        self.tally.flush(effects);
     }
 
-    /// Starts what is due, the longest overdue first.
+    fn pace(&self) -> Pace {
+        Pace::of(&self.pool.scrape, self.pods.len())
+    }
+
+    /// Starts what is due, the longest overdue first, within the budget.
     fn start_calls(&mut self, now: Now, effects: &mut Vec<Effect>) {
         if self.passive {
             return;
@@ -201,7 +217,13 @@ impl Poller {
         }
         due.sort_unstable();
         due.truncate(CALLS_OPEN_MAX.saturating_sub(self.open.len()));
+        let mut left = self.bucket.fill(self.pool.scrape.per_second, now);
         for (_, target) in due {
+            if target != Target::Discovery {
+                let Some(fewer) = left.checked_sub(1) else { continue };
+                left = fewer;
+                self.bucket.take(1);
+            }
             let call = self.call(target);
             let expires = now.steady + call.timeout + CALL_GRACE;
             self.open.insert(call.id, Open { target, expires });
@@ -320,6 +342,7 @@ impl Poller {
             written_at: now.wall,
             config_epoch: self.epoch,
             discovery: self.discovered.clone(),
+            scrape_interval: self.pace().metrics,
             ..Table::default()
         };
         match self.publisher.encode(head, &mut self.pods) {

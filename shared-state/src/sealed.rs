@@ -27,6 +27,10 @@ pub enum Kind {
     Ledger = 2,
     /// A page of the reader half's prefix index.
     Prefix = 3,
+    /// [`crate::lease::Lease`]
+    Lease = 4,
+    /// Load reports of a pool's pods ([`crate::reports`]).
+    Reports = 5,
 }
 
 /// Why a sealed value cannot be read or made.

@@ -6,7 +6,7 @@
 use hashbrown::HashMap;
 
 use crate::config::{Discovery, Pool};
-use crate::limits::FRESH_INTERVALS;
+use crate::limits::{FRESH_INTERVALS, SCRAPE_INTERVAL_MAX, STALE_AFTER_INTERVALS_MIN};
 use crate::pod::{PodAddress, PodKey};
 use crate::table::{Models, NameId, PodRow, Table, Trend};
 use crate::units::{Millis, UnixMillis};
@@ -91,18 +91,22 @@ impl Snapshot {
     /// Age of a pod's reading; `None` = never read. Zero when the clock went back.
     #[must_use]
     pub fn age(&self, pod: &PodRow, now: UnixMillis) -> Option<Millis> {
-        pod.scraped_at.map(|at| now.since(at))
+        pod.gauges_at().map(|at| now.since(at))
     }
 
-    /// How far a pod's reading can be believed. `stale_after` wins over the intervals.
+    /// How far a pod's reading can be believed. `stale_after` wins over the intervals, unless the budget
+    /// stretches them.
     #[must_use]
     pub fn freshness(&self, pod: &PodRow, pool: &Pool, now: UnixMillis) -> Freshness {
+        let stretched = self.table.scrape_interval.min(SCRAPE_INTERVAL_MAX);
+        let interval = pool.scrape.interval.max(stretched);
         let stale_after = pool.routing.stale_after;
-        match pod.scraped_at {
+        let stale_after = stale_after.max(Millis(interval.0.saturating_mul(STALE_AFTER_INTERVALS_MIN)));
+        match pod.gauges_at() {
             _ if pod.trend == Trend::Frozen => Freshness::Unknown,
             None => Freshness::Unknown,
             Some(at) if now.since(at) > stale_after || at.since(now) > stale_after => Freshness::Unknown,
-            Some(at) if now.since(at) <= intervals(pool.scrape.interval) => Freshness::Fresh,
+            Some(at) if now.since(at) <= intervals(interval) => Freshness::Fresh,
             Some(_) => Freshness::Ageing,
         }
     }

@@ -7,6 +7,8 @@ use core::cell::RefCell;
 use core::fmt;
 use hashbrown::HashMap;
 
+use crate::limits::PUT_TRIES;
+
 /// Compare-and-swap token of a stored value. Never zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cas(pub u32);
@@ -51,6 +53,23 @@ pub trait SharedData {
     /// # Errors
     /// [`StoreError::CasMismatch`] when the value changed since, [`StoreError::Host`] otherwise.
     fn set(&self, key: &str, value: &[u8], cas: Option<Cas>) -> Result<(), StoreError>;
+}
+
+/// Writes over whatever is there. WasmX reads "no token" as "only if absent", so where that is refused
+/// the token is read first.
+///
+/// # Errors
+/// [`StoreError::CasMismatch`] when others were faster each time, [`StoreError::Host`] when the host refuses.
+pub fn put(store: &dyn SharedData, key: &str, value: &[u8]) -> Result<(), StoreError> {
+    let mut written = store.set(key, value, None);
+    for _ in 0..PUT_TRIES {
+        if written != Err(StoreError::CasMismatch) {
+            break;
+        }
+        let token = store.get(key)?.and_then(|stored| stored.cas);
+        written = store.set(key, value, token);
+    }
+    written
 }
 
 /// Shared data in memory, with Envoy's rules.

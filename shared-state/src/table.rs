@@ -9,7 +9,7 @@ use crate::limits::{ADAPTERS_PER_POD_MAX, NAME_MAX_BYTES, NAMES_MAX, PODS_MAX, T
 use crate::pod::PodAddress;
 use crate::sample::{Engine, Level, Status};
 use crate::sealed::{self, Kind, SealError};
-use crate::units::{Tokens, UnixMillis};
+use crate::units::{Millis, Tokens, UnixMillis};
 
 /// Index into [`Table::names`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -27,6 +27,8 @@ pub struct Table {
     pub config_epoch: u64,
     /// How the pods were found.
     pub discovery: Discovered,
+    /// Time between two scrapes of one pod: the configured one, or longer where the budget asks for it.
+    pub scrape_interval: Millis,
     /// Model and adapter names, interned.
     pub names: Vec<String>,
     /// The pods, ordered by address.
@@ -102,6 +104,9 @@ pub struct PodRow {
     /// Requests in flight from this proxy as Envoy counts them (`rq_active`), where discovery shows
     /// it. Only checks the ledger, never added to it.
     pub proxy_active: Option<u32>,
+    /// When the pod last told `waiting` and KV usage in an answer, if that was after the page; the other
+    /// gauges are the page's.
+    pub reported_at: Option<UnixMillis>,
 }
 
 /// Load gauges. `None` = unknown.
@@ -186,7 +191,14 @@ impl PodRow {
             resident: None,
             models: None,
             proxy_active: None,
+            reported_at: None,
         }
+    }
+
+    /// When the queue and KV usage were read: from the page, or from an answer after it. `None` = never.
+    #[must_use]
+    pub fn gauges_at(&self) -> Option<UnixMillis> {
+        self.scraped_at.max(self.reported_at)
     }
 }
 

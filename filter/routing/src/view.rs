@@ -129,6 +129,12 @@ impl View {
         self.counts
     }
 
+    /// The pool, by its place in the config, to which a request in flight was routed.
+    #[must_use]
+    pub fn pool_of(&self, id: u64) -> Option<usize> {
+        self.routed.get(&id).map(|routed| routed.pool)
+    }
+
     /// Why the table of a pool (by its place in the config) is not current; `None` = it is.
     #[must_use]
     pub fn table_error(&self, pool: usize) -> Option<TableError> {

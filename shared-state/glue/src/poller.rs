@@ -1,13 +1,16 @@
-//! Drives the pure poller: timer and callout answers in, callouts and published tables out.
+//! Drives the pure poller of each pool while this context holds the pool's lease: timer and callout
+//! answers in, callouts and published tables out.
 //!
-//! One [`PollerRoot`] per root context, with one pure poller per pool. It is used by the service;
-//! the filter's roots can hold one too where no service can be deployed.
+//! One [`PollerRoot`] per root context, in the service and in the filter. A pool's poller exists only
+//! while its lease is held: who stands by keeps nothing and reads the lease once a second.
 
-use berth_shared_state::config::{Config, Role};
-use berth_shared_state::limits::{DISCOVERY_PAGE_MAX_BYTES, TICK};
+use berth_shared_state::config::{Config, Pool, Role};
+use berth_shared_state::lease::{Candidate, Seat};
+use berth_shared_state::limits::DISCOVERY_PAGE_MAX_BYTES;
 use berth_shared_state::names;
 use berth_shared_state::poll::{Call, CallId, Effect, Event, HeaderValue, Poller, Response, Severity, Stat};
-use berth_shared_state::store::SharedData;
+use berth_shared_state::reports::Inbox;
+use berth_shared_state::store::{self, SharedData};
 use berth_shared_state::table::{self, ScrapeError};
 use berth_shared_state::units::Millis;
 use hashbrown::HashMap;
@@ -15,21 +18,33 @@ use hashbrown::HashMap;
 use crate::host::{self, Buffer, HostError, HostStore, Map, MetricKind};
 use crate::stats::Stats;
 
-/// One root context that polls.
+/// What a context is, beside what its config says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The companion service: it polls where it can.
+    Service,
+    /// A root of the filter: it polls where nobody else does.
+    Filter,
+}
+
+/// One root context that may poll.
 pub struct PollerRoot {
     pools: Vec<PoolPoller>,
     /// Open callouts: the host's token -> pool and the poller's own id.
     open: HashMap<u32, (usize, CallId)>,
     stats: Stats,
+    epoch: u64,
 }
 
 struct PoolPoller {
-    name: String,
-    poller: Poller,
+    pool: Pool,
+    seat: Seat,
+    /// While the lease is held.
+    poller: Option<Poller>,
     /// Last value of the refresh key that was acted on.
     refreshed: Vec<u8>,
-    /// A former poller's table was looked for.
-    adopted: bool,
+    /// What pods report in their answers to the workers.
+    reports: Inbox,
 }
 
 /// Logs every mistake of a document; `None` when there are any.
@@ -56,42 +71,53 @@ pub fn seed() -> u64 {
 }
 
 impl PollerRoot {
-    /// Reads the document; `None` (and a log line for each mistake) when it is not valid.
+    /// A context of this config that polls nothing yet.
     ///
-    /// Nothing is sent from here: hosts configure more VMs than they keep.
+    /// Nothing is sent or written from here: hosts configure more VMs than they keep.
     #[must_use]
-    pub fn configure(document: &[u8]) -> Option<Self> {
-        let config = parse(document)?;
-        let seed = seed();
-        if config.role == Role::Reader {
+    pub fn new(config: &Config, part: Part) -> Self {
+        let takes_part = match config.role {
+            Role::Auto | Role::Poller => true,
+            Role::Service => part == Part::Service,
+            Role::Reader => false,
+        };
+        if part == Part::Service && !takes_part {
             log::info!("role is reader: no pod is polled from here");
         }
-        let pools: Vec<PoolPoller> = config
-            .pools
-            .iter()
-            .filter(|_| config.role != Role::Reader)
-            .map(|pool| PoolPoller {
-                name: pool.name.clone(),
-                poller: Poller::new(pool, config.epoch, seed),
-                refreshed: Vec::new(),
-                adopted: false,
-            })
-            .collect();
-        if let Err(error) = host::set_tick(TICK) {
-            log::error!("this host has no timers ({error}): pods cannot be polled");
-            return None;
-        }
-        Some(Self {
-            stats: known(&pools),
-            pools,
+        let me = Candidate {
+            nonce: seed(),
+            epoch: config.epoch,
+            born: host::now(),
+            preferred: part == Part::Service || config.role == Role::Poller,
+        };
+        let pools = config.pools.iter().filter(|_| takes_part);
+        let pools = pools.map(|pool| PoolPoller {
+            seat: Seat::new(names::lease_key(&pool.name), me),
+            reports: Inbox::new(&pool.name),
+            pool: pool.clone(),
+            poller: None,
+            refreshed: Vec::new(),
+        });
+        Self {
+            pools: pools.collect(),
             open: HashMap::new(),
-        })
+            stats: Stats::default(),
+            epoch: config.epoch,
+        }
     }
 
     /// The root's timer.
     pub fn tick(&mut self) {
         for index in 0..self.pools.len() {
-            self.adopt(index);
+            if !self.keeps_lease(index) {
+                continue;
+            }
+            if let Some(pool) = self.pools.get_mut(index).filter(|pool| pool.pool.scrape.in_band) {
+                let reports = pool.reports.tick(&HostStore);
+                if !reports.is_empty() {
+                    self.feed(index, Event::Reports(&reports));
+                }
+            }
             if self.wants_refresh(index) {
                 self.feed(index, Event::RefreshModels);
             }
@@ -99,18 +125,47 @@ impl PollerRoot {
         }
     }
 
+    /// The context is going: others need not wait for the end of its leases.
+    pub fn release(&mut self) {
+        for pool in &mut self.pools {
+            pool.seat.release(&HostStore);
+        }
+    }
+
+    /// Whether this context polls the pool now. Begins or ends it.
+    fn keeps_lease(&mut self, index: usize) -> bool {
+        let Some(pool) = self.pools.get_mut(index) else {
+            return false;
+        };
+        let holds = pool.seat.tick(&HostStore, host::now());
+        match (holds, pool.poller.is_some()) {
+            (true, false) => self.begin(index),
+            (false, true) => {
+                log::info!("pool {}: polled by another context now", pool.pool.name);
+                pool.poller = None;
+                self.open.retain(|_, (of, _)| *of != index);
+            }
+            _ => {}
+        }
+        holds
+    }
+
     /// Goes on where a former poller of this process with the same configuration stopped. A refresh that was
     /// asked of that one is no news: pages are read at first sight anyway.
-    fn adopt(&mut self, index: usize) {
-        let Some(pool) = self.pools.get_mut(index).filter(|pool| !pool.adopted) else {
-            return;
-        };
-        pool.adopted = true;
-        if let Ok(Some(asked)) = HostStore.get(&names::refresh_key(&pool.name)) {
+    fn begin(&mut self, index: usize) {
+        let Some(pool) = self.pools.get_mut(index) else { return };
+        let name = &pool.pool.name;
+        define(&mut self.stats, name);
+        self.stats.count(&names::pool_stat(name, names::POLLERS_BEGUN), 1);
+        pool.poller = Some(Poller::new(&pool.pool, self.epoch, seed()));
+        if let Ok(Some(asked)) = HostStore.get(&names::refresh_key(name)) {
             pool.refreshed = asked.value;
         }
-        let stored = HostStore.get(&names::table_key(&pool.name)).ok().flatten();
-        if let Some(table) = stored.and_then(|stored| table::decode(&stored.value).ok()) {
+        let stored = HostStore.get(&names::table_key(name)).ok().flatten();
+        let table = stored.and_then(|stored| table::decode(&stored.value).ok());
+        let goes_on = if table.is_some() { ", on an earlier table" } else { "" };
+        log::info!("pool {name}: polled from here{goes_on}");
+        if let Some(table) = table {
             self.feed(index, Event::Adopt(&table));
         }
     }
@@ -120,7 +175,7 @@ impl PollerRoot {
         let Some(pool) = self.pools.get_mut(index) else {
             return false;
         };
-        match HostStore.get(&names::refresh_key(&pool.name)) {
+        match HostStore.get(&names::refresh_key(&pool.pool.name)) {
             Ok(Some(stored)) if stored.value != pool.refreshed => {
                 pool.refreshed = stored.value;
                 true
@@ -167,27 +222,31 @@ impl PollerRoot {
 
     /// Feeds one event and does what comes out; a call that fails at once is an event again.
     fn feed(&mut self, index: usize, event: Event<'_>) {
-        let Some(pool) = self.pools.get_mut(index) else { return };
-        let mut effects = pool.poller.on(event, host::now());
+        let Some(poller) = self.poller(index) else { return };
+        let mut effects = poller.on(event, host::now());
         let mut failed = Vec::new();
         while !effects.is_empty() {
             for effect in effects.drain(..) {
                 failed.extend(self.apply(index, effect));
             }
             for call in failed.drain(..) {
-                let Some(pool) = self.pools.get_mut(index) else { return };
+                let Some(poller) = self.poller(index) else { return };
                 let answer = Event::Answer {
                     call,
                     outcome: Err(ScrapeError::NotSent),
                 };
-                effects.extend(pool.poller.on(answer, host::now()));
+                effects.extend(poller.on(answer, host::now()));
             }
         }
     }
 
+    fn poller(&mut self, index: usize) -> Option<&mut Poller> {
+        self.pools.get_mut(index)?.poller.as_mut()
+    }
+
     /// Does one thing. Returns the call when it could not be sent.
     fn apply(&mut self, index: usize, effect: Effect) -> Option<CallId> {
-        let pool = self.pools.get(index).map_or("", |pool| &pool.name);
+        let pool = self.pools.get(index).map_or("", |pool| &pool.pool.name);
         match effect {
             Effect::Call(call) => {
                 return match send(&call) {
@@ -201,7 +260,7 @@ impl PollerRoot {
                     }
                 };
             }
-            Effect::Publish { bytes } => match HostStore.set(&names::table_key(pool), &bytes, None) {
+            Effect::Publish { bytes } => match store::put(&HostStore, &names::table_key(pool), &bytes) {
                 Ok(()) => {
                     let name = names::pool_stat(pool, names::PUBLISHED_AT);
                     self.stats.gauge(&name, host::now().0 / 1000);
@@ -229,20 +288,17 @@ impl PollerRoot {
     }
 }
 
-/// The stats of all pools, known before anything happens.
-fn known(pools: &[PoolPoller]) -> Stats {
-    let mut stats = Stats::default();
-    for pool in pools {
-        for stat in Stat::ALL {
-            let kind = if stat.is_gauge() {
-                MetricKind::Gauge
-            } else {
-                MetricKind::Counter
-            };
-            stats.define(kind, &names::pool_stat(&pool.name, stat.name()));
-        }
+/// The poller's stats of a pool, known before anything happens.
+fn define(stats: &mut Stats, pool: &str) {
+    stats.define(MetricKind::Counter, &names::pool_stat(pool, names::POLLERS_BEGUN));
+    for stat in Stat::ALL {
+        let kind = if stat.is_gauge() {
+            MetricKind::Gauge
+        } else {
+            MetricKind::Counter
+        };
+        stats.define(kind, &names::pool_stat(pool, stat.name()));
     }
-    stats
 }
 
 /// Sends one call. Variables that are not set leave their header out.

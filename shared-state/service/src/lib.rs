@@ -1,10 +1,12 @@
 //! The companion wasm service: one root, one timer, the poller.
 //!
 //! It runs as a bootstrap singleton on the proxy's main thread, shares its vm_id with the filter,
-//! and does nothing but poll and publish.
+//! and does nothing but poll and publish. Where it is missing or has died, the filter's roots do that.
 
+use berth_shared_state::limits::TICK;
 use berth_shared_state_glue::export_vm;
-use berth_shared_state_glue::poller::PollerRoot;
+use berth_shared_state_glue::host;
+use berth_shared_state_glue::poller::{Part, PollerRoot, parse};
 use berth_shared_state_glue::vm::{Resume, Vm};
 use hashbrown::HashMap;
 
@@ -16,13 +18,15 @@ struct Service {
 
 impl Vm for Service {
     fn configure(&mut self, root: u32, document: &[u8]) -> bool {
-        match PollerRoot::configure(document) {
-            Some(poller) => {
-                self.roots.insert(root, poller);
-                true
-            }
-            None => false,
+        let Some(config) = parse(document) else {
+            return false;
+        };
+        if let Err(error) = host::set_tick(TICK) {
+            log::error!("this host has no timers ({error}): pods cannot be polled");
+            return false;
         }
+        self.roots.insert(root, PollerRoot::new(&config, Part::Service));
+        true
     }
 
     fn tick(&mut self, root: u32) -> Vec<Resume> {
@@ -41,7 +45,9 @@ impl Vm for Service {
     }
 
     fn deleted(&mut self, context: u32) {
-        self.roots.remove(&context);
+        if let Some(mut poller) = self.roots.remove(&context) {
+            poller.release();
+        }
     }
 }
 

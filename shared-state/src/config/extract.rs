@@ -90,10 +90,13 @@ impl Record {
 
 /// The config of a document without errors.
 pub(super) fn config(document: &Record, epoch: u64) -> Config {
-    let pools = document.items("pools", |pool| match pool {
+    let mut pools = document.items("pools", |pool| match pool {
         Is::Record(record) => Some(pool_of(record)),
         _ => None,
     });
+    // Pools may be polled by different contexts that do not know each other's, so each has a fixed share.
+    let share = document.record("poll").count("budget_per_second") / (pools.len() as u32).max(1);
+    pools.iter_mut().for_each(|pool| pool.scrape.per_second = share.max(1));
     Config {
         pools,
         trust: Trust {
@@ -162,6 +165,8 @@ fn scrape(scrape: &Record) -> Scrape {
             .filter_map(|(name, source)| Some((name.clone(), variable(&source.is)?)))
             .collect(),
         tls: scrape.flag("tls"),
+        in_band: scrape.flag("in_band"),
+        per_second: 1,
     }
 }
 

@@ -65,11 +65,12 @@ pub(super) static DOCUMENT: Section = Section {
             Preset::Empty,
             "What may be shown to clients.",
         ),
+        field("poll", Kind::Section(&POLL), Preset::Empty, "What polling may cost."),
         field(
             "role",
-            Kind::Choice(&["auto", "poller", "reader"]),
+            Kind::Choice(&["auto", "service", "poller", "reader"]),
             Preset::Word("auto"),
-            "Who scrapes the pods. `auto`: one context of the proxy process, whoever holds the lease. `poller`: this one may. `reader`: this one never does.",
+            "Who scrapes the pods. `auto`: one context of the proxy process, whoever holds the lease: the companion service, or a worker's filter where there is none or it died. `service`: the companion service alone. `poller`: as `auto`, but this context comes before others. `reader`: this one never does.",
         ),
         field(
             "host",
@@ -259,6 +260,12 @@ static SCRAPE: Section = Section {
             Preset::Bool(false),
             "Send `:scheme` https. nginx hosts turn TLS on by it; on Envoy the cluster's transport socket decides.",
         ),
+        field(
+            "in_band",
+            Kind::Bool,
+            Preset::Bool(true),
+            "Ask pods to report queue and KV usage in their answers (vLLM and Triton do, where the answer is no stream), and scrape those that do half as often. The report is removed from the answer unless the client asked for it. Off: no header is added or removed.",
+        ),
     ],
 };
 
@@ -384,6 +391,20 @@ static BODY: Section = Section {
         },
         Preset::Number(limits::BODY_HOLD_BYTES as u64),
         "Bytes held at most; a longer body is decided by its start. The proxy's own buffer must be larger, or it answers 413 first (Envoy's default is 1MiB).",
+    )],
+};
+
+static POLL: Section = Section {
+    path: "poll",
+    doc: "What polling may cost this proxy and the pods behind it.",
+    fields: &[field(
+        "budget_per_second",
+        Kind::Count {
+            min: 1,
+            max: limits::POLL_BUDGET_MAX as u64,
+        },
+        Preset::Number(limits::POLL_BUDGET as u64),
+        "Metrics and models pages that this proxy reads per second, over all pods; each pool gets an equal share. With more pods than that allows, each is read less often, the gauge `scrape_interval_ms` shows how often, and readings count for as much longer. Models pages get half of it at most; where that makes them older than two `models_interval`, unknown models are routed instead of answered with 404.",
     )],
 };
 

@@ -72,6 +72,8 @@ fn the_smallest_document_has_every_default() {
                 address_header: "x-envoy-original-dst-host".to_owned(),
                 headers: Vec::new(),
                 tls: false,
+                in_band: true,
+                per_second: 500,
             },
             adapters: Adapters {
                 resolver: false,
@@ -106,13 +108,13 @@ fn every_option_reaches_the_config() {
             "discovery": {"envoy_admin": {"cluster": "c", "admin": "adm", "interval": "3s"}},
             "scrape": {"path": "/m", "port": 9000, "interval": "2s", "timeout": "3s", "models_interval": "1m",
                        "cluster": "sc", "address_header": "x-gateway-destination-endpoint",
-                       "headers": {"authorization": {"env": "KEY"}}, "tls": true},
+                       "headers": {"authorization": {"env": "KEY"}}, "tls": true, "in_band": false},
             "adapters": {"resolver": true, "cold_load": "7s"},
             "routing": {"prefill_tokens_per_second": 11, "expected_output_tokens": 12, "stale_after": "13s",
                         "prefix": {"enabled": false, "max_bytes": "2MiB"}}
           }],
           "trust": {"headers": ["x-session-id"]}, "body": {"hold": 8192}, "status": {"decision_header": true},
-          "role": "reader", "host": "envoy", "admission": {}
+          "role": "reader", "host": "envoy", "admission": {}, "poll": {"budget_per_second": 77}
         }"#,
     )
     .unwrap();
@@ -135,6 +137,8 @@ fn every_option_reaches_the_config() {
         address_header: "x-gateway-destination-endpoint".to_owned(),
         headers: vec![("authorization".to_owned(), "KEY".to_owned())],
         tls: true,
+        in_band: false,
+        per_second: 77,
     };
     assert_eq!(pool.scrape, expected);
     let adapters = Adapters {
@@ -381,7 +385,11 @@ fn texts_end_at_their_bounds() {
         "stands twice",
     );
     check("pools.0.engine", &own(&ENGINES), &own(&["vLLM", "ollama"]));
-    check("role", &own(&["auto", "poller", "reader"]), &own(&["leader"]));
+    check(
+        "role",
+        &own(&["auto", "service", "poller", "reader"]),
+        &own(&["leader"]),
+    );
     check(
         "host",
         &own(&["auto", "envoy", "nginx", "kong", "apisix"]),
@@ -673,7 +681,10 @@ fn an_unknown_key_is_told_the_nearest_one() {
     check("pools.0.resolver", "did you mean `adapters.resolver`?");
     check("hold", "did you mean `body.hold`?");
     check("trusts", "did you mean `trust`?");
-    check("zzz", "known here: pools, trust, body, status, role, host, admission");
+    check(
+        "zzz",
+        "known here: pools, trust, body, status, poll, role, host, admission",
+    );
     let odd = "k".repeat(5_000);
     let errors = parse(&document(&[(&odd, json!(1))])).unwrap_err();
     assert!(errors[0].path.len() < 100, "{errors:?}");

@@ -2,6 +2,7 @@
 
 use crate::discovery::Found;
 use crate::pod::PodAddress;
+use crate::reports::Report;
 use crate::table::{ScrapeError, Table};
 use crate::units::Millis;
 
@@ -26,7 +27,10 @@ pub enum Event<'a> {
         /// What came.
         outcome: Outcome<'a>,
     },
-    /// The table of a former poller, before the first tick: what it knew stays until it is read again.
+    /// What pods said of their load in answers to requests.
+    Reports(&'a [(PodAddress, Report)]),
+    /// The table of a former poller, before the first tick: what it knew of pods stays until they are read
+    /// again, also under another configuration.
     Adopt(&'a Table),
     /// The whole set of pods, from outside (replay). Replaces what was configured.
     Pods(Vec<Found>),
@@ -155,17 +159,21 @@ pub enum Stat {
     Publishes,
     /// Their bytes.
     PublishedBytes,
+    /// Load reports in answers that were newer than the last page.
+    LoadReports,
     /// Log lines left out for their number.
     LogLinesLeftOut,
     /// Gauge: calls without an answer.
     CallsOpen,
     /// Gauge: pods.
     Pods,
+    /// Gauge: milliseconds between two scrapes of one pod, stretched where the budget asks for it.
+    ScrapeInterval,
 }
 
 impl Stat {
     /// All, in order.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::Scrapes,
         Self::ScrapeFailures,
         Self::PagesRejected,
@@ -179,9 +187,11 @@ impl Stat {
         Self::Restarts,
         Self::Publishes,
         Self::PublishedBytes,
+        Self::LoadReports,
         Self::LogLinesLeftOut,
         Self::CallsOpen,
         Self::Pods,
+        Self::ScrapeInterval,
     ];
 
     /// Last part of the stat's name.
@@ -201,16 +211,18 @@ impl Stat {
             Self::Restarts => "pod_restarts",
             Self::Publishes => "publishes",
             Self::PublishedBytes => "published_bytes",
+            Self::LoadReports => "load_reports",
             Self::LogLinesLeftOut => "log_lines_left_out",
             Self::CallsOpen => "calls_open",
             Self::Pods => "pods",
+            Self::ScrapeInterval => "scrape_interval_ms",
         }
     }
 
     /// A gauge is set, a counter is added to.
     #[must_use]
     pub const fn is_gauge(self) -> bool {
-        matches!(self, Self::CallsOpen | Self::Pods)
+        matches!(self, Self::CallsOpen | Self::Pods | Self::ScrapeInterval)
     }
 }
 
@@ -218,7 +230,13 @@ impl Stat {
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     counts: [u64; Stat::ALL.len()],
-    gauges: [Option<u64>; Stat::ALL.len()],
+    gauges: [Gauge; Stat::ALL.len()],
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Gauge {
+    now: Option<u64>,
+    told: Option<u64>,
 }
 
 impl Tally {
@@ -228,17 +246,24 @@ impl Tally {
         }
     }
 
+    /// Sets a gauge.
+    pub(super) fn set(&mut self, stat: Stat, value: u64) {
+        if let Some(gauge) = self.gauges.get_mut(stat as usize) {
+            gauge.now = Some(value);
+        }
+    }
+
     /// What changed since the last call.
-    pub(super) fn flush(&mut self, open: usize, pods: usize, out: &mut Vec<Effect>) {
+    pub(super) fn flush(&mut self, out: &mut Vec<Effect>) {
         for stat in Stat::ALL {
             let (Some(count), Some(gauge)) = (self.counts.get_mut(stat as usize), self.gauges.get_mut(stat as usize))
             else {
                 continue;
             };
-            let value = match stat {
-                Stat::CallsOpen => Some(open as u64).filter(|new| gauge.replace(*new) != Some(*new)),
-                Stat::Pods => Some(pods as u64).filter(|new| gauge.replace(*new) != Some(*new)),
-                _ => Some(core::mem::take(count)).filter(|count| *count > 0),
+            let value = if stat.is_gauge() {
+                gauge.now.filter(|now| gauge.told.replace(*now) != Some(*now))
+            } else {
+                Some(core::mem::take(count)).filter(|count| *count > 0)
             };
             out.extend(value.map(|value| Effect::Count { stat, value }));
         }

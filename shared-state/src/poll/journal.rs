@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-use super::schedule::Now;
 use super::{Effect, Severity};
+use crate::clock::Now;
 use crate::limits::{LOG_LINES_MAX, LOG_WINDOW, RECOVERED_AFTER};
 use crate::table::ScrapeError;
 use crate::units::Millis;

@@ -3,7 +3,8 @@
 use super::history::History;
 use super::journal::Told;
 use super::publish::Names;
-use super::schedule::{Now, Schedule};
+use super::schedule::Schedule;
+use crate::clock::Now;
 use crate::limits::ADAPTERS_PER_POD_MAX;
 use crate::models::Model;
 use crate::sample::{Activity, Level, Sample};
@@ -109,6 +110,7 @@ impl Pod {
         let trend_was = row.trend;
         row.incarnation = row.incarnation.saturating_add(u32::from(step.restarted));
         row.scraped_at = Some(now.wall);
+        row.reported_at = None;
         row.failures = 0;
         row.last_error = None;
         row.trend = step.trend;

@@ -2,36 +2,10 @@
 
 use xxhash_rust::xxh64::xxh64;
 
+use crate::clock::Now;
 use crate::limits::{BACKOFF_INTERVALS_MAX, BACKOFF_MAX, FIRST_READ_WITHIN};
 use crate::pod::PodAddress;
-use crate::units::{Millis, UnixMillis};
-
-/// Time that never runs back, so that a step of the wall clock neither stops nor doubles the polling.
-#[derive(Debug, Default)]
-pub(super) struct Clock {
-    wall: UnixMillis,
-    steady: Millis,
-}
-
-/// One instant on both clocks.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Now {
-    /// For what readers see.
-    pub(super) wall: UnixMillis,
-    /// For what is due, open or measured.
-    pub(super) steady: Millis,
-}
-
-impl Clock {
-    pub(super) fn read(&mut self, wall: UnixMillis) -> Now {
-        self.steady = self.steady + wall.since(self.wall);
-        self.wall = wall;
-        Now {
-            wall,
-            steady: self.steady,
-        }
-    }
-}
+use crate::units::Millis;
 
 /// The calls of one kind to one place.
 #[derive(Debug)]
@@ -42,32 +16,33 @@ pub(super) struct Schedule {
     pub(super) open: bool,
     /// Failures in a row.
     pub(super) failures: u32,
-    interval: Millis,
-    phase: u64,
+    hash: u64,
+    /// The last good answer.
+    succeeded_at: Option<Millis>,
 }
 
 impl Schedule {
     /// Due within [`FIRST_READ_WITHIN`], afterwards at this place's own phase of the interval.
     pub(super) fn of_pod(pod: PodAddress, seed: u64, interval: Millis, now: Now) -> Self {
-        let phase = xxh64(&pod.key().0.to_le_bytes(), seed);
+        let hash = xxh64(&pod.key().0.to_le_bytes(), seed);
         let within = interval.0.min(FIRST_READ_WITHIN.0);
         Self {
-            due: now.steady + Millis(remainder(phase, within)),
+            due: now.steady + Millis(remainder(hash, within)),
             open: false,
             failures: 0,
-            interval,
-            phase: remainder(phase, interval.0),
+            hash,
+            succeeded_at: None,
         }
     }
 
     /// Due at once.
-    pub(super) const fn at_once(interval: Millis) -> Self {
+    pub(super) const fn at_once() -> Self {
         Self {
             due: Millis(0),
             open: false,
             failures: 0,
-            interval,
-            phase: 0,
+            hash: 0,
+            succeeded_at: None,
         }
     }
 
@@ -75,13 +50,22 @@ impl Schedule {
         !self.open && self.due <= now.steady
     }
 
-    /// The next slot of this place, but not before a quarter of the interval: a pod that answers
+    /// The next slot of this place in intervals of this length, but not before a quarter of the interval: a pod that answers
     /// slowly is busy.
-    pub(super) fn succeeded(&mut self, now: Now) {
+    pub(super) fn succeeded(&mut self, interval: Millis, now: Now) {
         self.failures = 0;
-        let earliest = now.steady.0.saturating_add(self.interval.0 / 4);
-        let into_slot = remainder(earliest.saturating_add(self.interval.0 - self.phase), self.interval.0);
-        self.due = Millis(earliest.saturating_add(self.interval.0 - into_slot));
+        self.succeeded_at = Some(now.steady);
+        let phase = remainder(self.hash, interval.0);
+        let earliest = now.steady.0.saturating_add(interval.0 / 4);
+        let into_slot = remainder(earliest.saturating_add(interval.0 - phase), interval.0);
+        self.due = Millis(earliest.saturating_add(interval.0 - into_slot));
+    }
+
+    /// The next call may wait until so long after the last good answer.
+    pub(super) fn defer(&mut self, wait: Millis) {
+        if let (0, Some(at)) = (self.failures, self.succeeded_at) {
+            self.due = self.due.max(at + wait);
+        }
     }
 
     /// Backs off from `step`, doubled with every further failure.

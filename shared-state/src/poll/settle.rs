@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use super::answer::{self, Failure, advice, clip};
 use super::pod::{News, Pod};
-use super::schedule::{Now, Schedule};
+use super::schedule::Schedule;
 use super::{Outcome, Poller, Stat, Target};
+use crate::clock::Now;
 use crate::config::Discovery;
 use crate::discovery::{self, Found, envoy_admin};
 use crate::limits::{DISCOVERY_PAGE_MAX_BYTES, FROZEN_AFTER, MODELS_PAGE_MAX_BYTES, PAGE_MAX_BYTES, PODS_MAX};
@@ -44,6 +45,7 @@ impl Poller {
     }
 
     pub(super) fn settle_metrics(&mut self, address: PodAddress, sample: Result<Sample, Failure>, now: Now) {
+        let pace = self.pace();
         let Some(pod) = self.pods.get_mut(&address) else {
             return self.tally.add(Stat::AnswersIgnored, 1);
         };
@@ -64,7 +66,7 @@ impl Poller {
                 self.tally
                     .add(Stat::ScrapeFailures, usize::from(sample.status == Status::Unknown));
                 let news = pod.read(sample, now);
-                pod.metrics.succeeded(now);
+                pod.metrics.succeeded(pace.metrics, now);
                 self.tell_reading(address, &news, incomplete, now);
             }
             Err(failure) => {
@@ -122,6 +124,7 @@ impl Poller {
     }
 
     pub(super) fn settle_models(&mut self, address: PodAddress, models: Result<Vec<Model>, Failure>, now: Now) {
+        let pace = self.pace();
         let Some(pod) = self.pods.get_mut(&address) else {
             return self.tally.add(Stat::AnswersIgnored, 1);
         };
@@ -130,7 +133,7 @@ impl Poller {
             Ok(models) => {
                 self.dirty = true;
                 self.publisher.stale |= pod.list(models, now);
-                pod.models.succeeded(now);
+                pod.models.succeeded(pace.models, now);
                 if pod.told_models.succeeded() {
                     self.journal
                         .info(now, format_args!("pod {address}: models page read again"));
@@ -165,7 +168,7 @@ impl Poller {
         let read = |page| envoy_admin::read(page, cluster).map_err(|error| (None, error.to_string()));
         match page.and_then(read) {
             Ok(found) => {
-                self.finder.succeeded(now);
+                self.finder.succeeded(*interval, now);
                 if self.discovered.error.is_some() {
                     self.journal.info(now, format_args!("discovery works again"));
                 }
@@ -212,11 +215,13 @@ impl Poller {
         }
         if added + gone.len() > 0 || !self.begun {
             self.tell_pods(added, gone.len(), left_out, now);
+            self.tell_pace(now);
         }
         self.discovered = Discovered {
             at: Some(now.wall),
             error: None,
         };
+        self.earlier = None;
         self.begun = true;
         self.dirty = true;
     }
@@ -240,6 +245,23 @@ impl Poller {
         }
     }
 
+    /// The budget must not stretch the polling unseen.
+    fn tell_pace(&mut self, now: Now) {
+        let (interval, pods) = (self.pace().metrics, self.pods.len());
+        let stretched = Some(interval).filter(|interval| *interval > self.pool.scrape.interval);
+        if stretched == self.stretched {
+            return;
+        }
+        self.stretched = stretched;
+        self.journal.info(
+            now,
+            format_args!(
+                "{pods} pods: each is scraped every {} ms (poll.budget_per_second)",
+                interval.0
+            ),
+        );
+    }
+
     /// Updates a pod, or adds it.
     fn show(&mut self, mut found: Found, now: Now) {
         found.name = found.name.as_deref().map(clip);
@@ -252,20 +274,29 @@ impl Poller {
             // The address may be back before the answer to a call from its earlier life.
             metrics.open = self.open.values().any(|open| open.target == Target::Metrics(address));
             models.open = self.open.values().any(|open| open.target == Target::Models(address));
-            Pod::new(row, metrics, models)
+            let mut pod = Pod::new(row, metrics, models);
+            if let Some(earlier) = &self.earlier
+                && let Ok(index) = earlier.pods.binary_search_by_key(&address, |row| row.address)
+                && let Some(row) = earlier.pods.get(index)
+            {
+                pod.inherit(row, &earlier.names);
+            }
+            pod
         });
         pod.row.name = found.name;
         pod.row.readiness = found.readiness;
         pod.row.proxy_active = found.proxy_active;
     }
 
-    /// Goes on where another poller stopped, so that a change of poller voids no reading.
+    /// Goes on where another poller stopped, so that a change of poller voids no reading. Which pods there
+    /// are is believed only under the same configuration.
     pub(super) fn adopt(&mut self, table: &Table, now: Now) {
-        if self.published_at.is_some() || table.config_epoch != self.epoch {
+        if self.published_at.is_some() {
             return;
         }
         self.seq = table.seq;
-        if matches!(self.pool.discovery, Discovery::EnvoyAdmin { .. }) && table.discovery.at.is_some() {
+        let same = table.config_epoch == self.epoch;
+        if same && matches!(self.pool.discovery, Discovery::EnvoyAdmin { .. }) && table.discovery.at.is_some() {
             for row in &table.pods {
                 self.show(Found::at(row.address), now);
             }
@@ -278,6 +309,7 @@ impl Poller {
                 None => self.next_incarnation = self.next_incarnation.max(row.incarnation.saturating_add(1)),
             }
         }
+        self.earlier = (!self.begun).then(|| table.clone());
         self.publisher.stale = true;
     }
 }

@@ -2,6 +2,7 @@
 
 mod bounds;
 mod cases;
+mod cost;
 #[cfg(not(target_arch = "wasm32"))]
 mod properties;
 mod rules;

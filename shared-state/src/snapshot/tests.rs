@@ -21,6 +21,8 @@ pub(crate) fn pool(discovery: Discovery) -> Pool {
             cluster: "pods".into(),
             address_header: "x-pod".into(),
             tls: false,
+            in_band: true,
+            per_second: 10_000,
             headers: Vec::new(),
         },
         adapters: Adapters {
@@ -70,6 +72,35 @@ fn a_pod_that_was_never_read_or_is_frozen_is_unknown() {
     check_freshness(|pod| pod.scraped_at = None, 100_000, Freshness::Unknown);
     check_freshness(|pod| pod.trend = Trend::Frozen, 100_000, Freshness::Unknown);
     check_freshness(|pod| pod.trend = Trend::Stuck, 100_000, Freshness::Fresh);
+}
+
+#[test]
+fn a_report_in_an_answer_is_a_reading() {
+    let reported = |pod: &mut PodRow| pod.reported_at = Some(UnixMillis(108_000));
+    check_freshness(reported, 111_000, Freshness::Fresh);
+    check_freshness(reported, 111_001, Freshness::Ageing);
+    check_freshness(reported, 118_001, Freshness::Unknown);
+}
+
+#[test]
+fn readings_count_longer_where_the_budget_stretches_the_interval() {
+    let freshness = |stretched: u64, now: u64| {
+        let snapshot = Snapshot::new(Table {
+            scrape_interval: Millis(stretched),
+            ..Table::default()
+        });
+        let mut pod = row("10.0.0.1:8000");
+        pod.scraped_at = Some(UnixMillis(1_000_000));
+        snapshot.freshness(&pod, &pool(Discovery::Static(Vec::new())), UnixMillis(1_000_000 + now))
+    };
+    assert_eq!(freshness(1_000, 3_001), Freshness::Ageing);
+    assert_eq!(freshness(2_000, 6_000), Freshness::Fresh);
+    assert_eq!(freshness(2_000, 6_001), Freshness::Ageing, "up to stale_after, 10 s");
+    assert_eq!(freshness(4_000, 12_000), Freshness::Fresh);
+    assert_eq!(freshness(4_000, 12_001), Freshness::Unknown);
+    // A minute is the longest interval: nothing is believed for hours.
+    assert_eq!(freshness(3_600_000, 180_000), Freshness::Fresh);
+    assert_eq!(freshness(3_600_000, 180_001), Freshness::Unknown);
 }
 
 #[test]

@@ -19,6 +19,7 @@ fn full() -> Table {
             at: Some(UnixMillis(900)),
             error: Some("late".into()),
         },
+        scrape_interval: Millis(1_000),
         names: vec!["base".into(), "sql".into()],
         pods: vec![
             PodRow {
@@ -58,12 +59,23 @@ fn full() -> Table {
 }
 
 #[test]
+fn gauges_are_as_old_as_the_newer_of_page_and_report() {
+    let mut pod = row("10.0.0.1:8000");
+    assert_eq!(pod.gauges_at(), None);
+    pod.scraped_at = Some(UnixMillis(7));
+    assert_eq!(pod.gauges_at(), Some(UnixMillis(7)));
+    pod.reported_at = Some(UnixMillis(9));
+    assert_eq!(pod.gauges_at(), Some(UnixMillis(9)));
+}
+
+#[test]
 fn the_bytes_of_a_small_table_are_these() {
     let table = Table {
         seq: 1,
         written_at: UnixMillis(300),
         config_epoch: 2,
         discovery: Discovered { at: None, error: None },
+        scrape_interval: Millis(1_000),
         names: vec!["m".into()],
         pods: vec![PodRow {
             models: Some(Models {
@@ -85,6 +97,7 @@ fn the_bytes_of_a_small_table_are_these() {
         0xac, 0x02,             // written_at 300: 0x2c with the continuation bit, then 2
         2,                      // config_epoch
         0, 0,                   // discovery: at and error absent
+        0xe8, 0x07,             // scrape_interval 1,000: 0x68 with the continuation bit, then 7
         1, 1, b'm',             // one name of one byte
         1,                      // one pod
         0, 10, 0, 0, 1, 0xc0, 0x3e, // IPv4, four bytes, port 8000 = 0x40 + 128 * 0x3e
@@ -109,6 +122,7 @@ fn the_bytes_of_a_small_table_are_these() {
         0,                      // no adapters
         0,                      // no longest context
         0,                      // proxy_active absent
+        0,                      // reported_at absent
     ];
     let bytes = encode(&table).unwrap();
     let (header, found) = bytes.split_at(20);

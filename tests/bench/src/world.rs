@@ -43,6 +43,7 @@ pub fn table(pods: usize, at: UnixMillis) -> Table {
             at: Some(at),
             error: None,
         },
+        scrape_interval: Millis(1_000),
         names: names.collect(),
         pods: (0..pods).map(|index| row(index, at)).collect(),
     }

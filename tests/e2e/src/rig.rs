@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use berth_tests_simulator::server::{Pinned, Received, Simulator, SimulatorConfig};
@@ -37,6 +37,7 @@ pub struct Setup {
     edits: Vec<(String, String)>,
     addresses: Vec<String>,
     serviced: bool,
+    filed: bool,
     settles: bool,
 }
 
@@ -54,6 +55,7 @@ impl Setup {
             edits: Vec::new(),
             addresses: Vec::new(),
             serviced: true,
+            filed: false,
             settles: true,
         }
     }
@@ -101,11 +103,18 @@ impl Setup {
         self.edit(&dist, &trap.display().to_string())
     }
 
-    /// No companion service: nobody reads the pods.
+    /// No companion service: the filter reads the pods.
     #[must_use]
     pub fn without_service(mut self) -> Self {
         self.serviced = false;
-        self.unread()
+        self
+    }
+
+    /// The listener comes from a file, so that it can be replaced ([`Rig::update_listener`]).
+    #[must_use]
+    pub fn listener_from_file(mut self) -> Self {
+        self.filed = true;
+        self
     }
 
     /// Replaces a part of the rendered configuration, wherever it stands. A part that is not there
@@ -156,6 +165,9 @@ impl Setup {
         for (name, pod) in names.iter().zip(&pods) {
             yaml = yaml.replace(&format!("@port:{name}@"), &pod.address().port().to_string());
         }
+        if self.filed {
+            yaml = split_listener(&folder, &yaml)?;
+        }
         let environment: Vec<(&str, &str)> = self
             .environment
             .iter()
@@ -176,6 +188,19 @@ impl Setup {
 }
 
 impl Rig {
+    /// Replaces a part of the listener, wherever it stands, in one step.
+    ///
+    /// # Errors
+    /// When the part is not there, or the file cannot be written.
+    pub fn update_listener(&self, from: &str, to: &str) -> Result<()> {
+        let file = self.folder.join(LISTENERS);
+        let text = fs::read_to_string(&file)?;
+        ensure!(text.contains(from), "the listener has no {from:?}");
+        let next = self.folder.join("next.yaml");
+        fs::write(&next, text.replace(from, to))?;
+        Ok(fs::rename(next, file)?)
+    }
+
     /// The full name of a stat of the pool, as the admin page has it.
     #[must_use]
     pub fn stat_name(stat: &str) -> String {
@@ -271,6 +296,26 @@ impl Rig {
     pub fn client(&self) -> Client {
         self.envoy.client()
     }
+}
+
+/// Where a rig's listener is, if it comes from a file.
+const LISTENERS: &str = "listeners.yaml";
+
+/// Moves the only listener into a file of its own. Returns what is left.
+fn split_listener(folder: &Path, yaml: &str) -> Result<String> {
+    let (before, rest) = yaml.split_once("  listeners:\n").context("no listeners")?;
+    let (listener, after) = rest.split_once("\n  clusters:").context("no clusters")?;
+    let item = listener.replacen(
+        "    - name: gateway",
+        "    - \"@type\": type.googleapis.com/envoy.config.listener.v3.Listener\n      name: gateway",
+        1,
+    );
+    fs::write(folder.join(LISTENERS), format!("resources:\n{item}\n"))?;
+    let path = folder.join(LISTENERS);
+    let dynamic = format!(
+        "node: {{ id: rig, cluster: rig }}\ndynamic_resources:\n  lds_config: {{ resource_api_version: V3, path_config_source: {{ path: {path:?} }} }}\n"
+    );
+    Ok(format!("{dynamic}{before}  clusters:{after}"))
 }
 
 /// A Berth config for these pods, with fast scrapes and decisions shown.

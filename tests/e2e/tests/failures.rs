@@ -15,7 +15,12 @@ const FLAG: &str = "allow_on_headers_stop_iteration: true";
 
 #[tokio::test]
 async fn without_a_table_requests_pass_and_are_served() -> Result<()> {
-    let rig = Setup::new("no-service", pods(2)).without_service().start().await?;
+    let rig = Setup::new("no-service", pods(2))
+        .config(json!({"role": "service"}))
+        .without_service()
+        .unread()
+        .start()
+        .await?;
     let client = rig.client();
     let mut seen = Vec::new();
     for _ in 0..12 {
@@ -36,6 +41,7 @@ async fn without_a_table_requests_pass_and_are_served() -> Result<()> {
 #[tokio::test]
 async fn when_the_poller_dies_the_table_ages_and_requests_are_still_routed() -> Result<()> {
     let rig = Setup::new("poller", pods(2))
+        .config(json!({"role": "service"}))
         .pool(json!({"routing": {"stale_after": "1s"}}))
         .trapping()
         .start()

@@ -3,8 +3,11 @@
 
 use berth_filter_routing::ledger::Ledger;
 use berth_shared_state::limits::{ADAPTERS_PER_POD_MAX, NAMES_MAX, PODS_MAX};
+use berth_shared_state::names;
+use berth_shared_state::reports::{self, Inbox};
 use berth_shared_state::sealed::{self, Kind};
 use berth_shared_state::snapshot::Snapshot;
+use berth_shared_state::store::{MemoryStore, SharedData};
 use berth_shared_state::table::{self, NameId, PodRow, Table};
 use berth_shared_state::units::UnixMillis;
 use serde::ser::{Serialize, SerializeTuple, Serializer};
@@ -30,8 +33,9 @@ fn values(kind: Kind, data: &[u8]) -> Vec<Vec<u8>> {
     sealed.into_iter().chain([data.to_vec()]).collect()
 }
 
-/// Bytes of a table.
+/// Bytes of a table; also of load reports, as stored and as a header's value.
 pub fn table(data: &[u8]) {
+    reports(data);
     for bytes in values(Kind::Table, data) {
         let Ok(table) = table::decode(&bytes) else { continue };
         check_table(&table);
@@ -41,6 +45,18 @@ pub fn table(data: &[u8]) {
         check_snapshot(&table);
         let decided = decide(&again, &table);
         assert_eq!(decided, decide(&again, &table), "equal input, equal seed");
+    }
+}
+
+fn reports(data: &[u8]) {
+    if let Some(report) = reports::read(data, NOW) {
+        assert!(report.kv.is_none_or(|kv| (0.0..=1.0).contains(&kv)));
+    }
+    let (store, key) = (MemoryStore::default(), names::reports_key("pods"));
+    for bytes in values(Kind::Reports, data) {
+        store.set(&key, &bytes, None).expect("memory takes any write");
+        let read = Inbox::new("pods").tick(&store);
+        assert!(read.len() <= PODS_MAX);
     }
 }
 

@@ -28,6 +28,7 @@ fn the_public_names_are_these() {
     assert_eq!(names::STATE_MODEL, "berth_model");
     assert_eq!(names::table_key("llama"), "berth/2/llama/table");
     assert_eq!(names::ledger_key("llama"), "berth/2/llama/ledger");
+    assert_eq!(names::lease_key("llama"), "berth/2/llama/lease");
 }
 
 /// Host calls that all supported hosts define with equal types, and the WASI calls of Rust's std.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use berth_shared_state::limits::LEDGER_VIEW_SILENT;
-use berth_shared_state::names;
+use berth_shared_state::{names, table};
 use berth_tests_host::{Headers, Host, LogLevel, PluginId, Step, Stream, Thread};
 use berth_tests_it::artifact;
 use berth_tests_it::play::{Proxy, Seen};
@@ -218,7 +218,10 @@ fn a_service_that_takes_over_keeps_the_table_readable() {
 
 #[track_caller]
 fn check_foreign_table(bytes: &[u8]) {
-    let mut wasm = unread(&json!({"a": {}}), json!({"without_service": true}));
+    let mut wasm = unread(
+        &json!({"a": {}}),
+        json!({"without_service": true, "top": {"role": "service"}}),
+    );
     wasm.host.set_shared_data(VM_ID, &names::table_key("pods"), bytes);
     assert_eq!(wasm.send(1, 0, &tokens(10)).pass.as_deref(), Some("no-table"));
     wasm.wait(200);
@@ -273,7 +276,7 @@ fn keys_are_few_and_carry_project_schema_and_pool() {
     wasm.send(1, 0, &tokens(10));
     assert_eq!(
         wasm.host.shared_data_keys(VM_ID),
-        ["berth/2/pods/ledger", "berth/2/pods/table"]
+        ["berth/2/pods/lease", "berth/2/pods/ledger", "berth/2/pods/table"]
     );
 }
 
@@ -354,6 +357,74 @@ fn an_idle_proxy_writes_no_ledger() {
     let before = wasm.host.shared_data(VM_ID, &key);
     wasm.wait(60_000);
     assert_eq!(wasm.host.shared_data(VM_ID, &key), before);
+}
+
+/// A request whose answer carries this load report. What the pod was asked for, and what the client gets.
+fn reported(wasm: &mut Wasm, request: &Request, report: &str) -> (Option<String>, Option<String>) {
+    let stream = wasm.open(0, request);
+    let asked = stream
+        .upstream()
+        .expect("it went on")
+        .headers
+        .get(names::LOAD_FORMAT)
+        .map(str::to_owned);
+    stream.set_property(&["upstream", "address"], "10.0.0.1:8000");
+    let head = [("content-type", "application/json"), (names::LOAD_REPORT, report)];
+    stream.respond(&mut wasm.host, 200, head, b"{}");
+    let sent = stream.downstream().expect("a response");
+    (asked, sent.headers.get(names::LOAD_REPORT).map(str::to_owned))
+}
+
+fn table(wasm: &Wasm) -> table::Table {
+    let stored = wasm
+        .host
+        .shared_data(VM_ID, &names::table_key("pods"))
+        .expect("a table");
+    table::decode(&stored.0).expect("a table")
+}
+
+const REPORT: &str = "TEXT named_metrics.num_requests_waiting=3.0, named_metrics.kv_cache_usage_perc=0.25";
+
+#[test]
+fn a_load_report_reaches_the_table_and_no_client_that_did_not_ask() {
+    for service in [true, false] {
+        let mut wasm = unread(&json!({"a": {}}), json!({"without_service": !service}));
+        wasm.wait(2_500);
+        let got = reported(&mut wasm, &tokens(10), REPORT);
+        assert_eq!(got, (Some("TEXT".to_owned()), None));
+        wasm.wait(300);
+        let load = table(&wasm).pods[0].load;
+        assert_eq!((load.waiting, load.kv_mean), (Some(3), Some(0.25)));
+        assert_eq!(wasm.host.counter("berth.pool.pods.load_reports"), Some(1));
+        wasm.sound().expect("no trap");
+    }
+}
+
+#[test]
+fn a_client_that_asks_for_a_load_report_gets_it_in_its_format() {
+    let mut wasm = proxy(&json!({"a": {}}));
+    let request = Request {
+        headers: BTreeMap::from([(names::LOAD_FORMAT.to_owned(), Some("JSON".to_owned()))]),
+        ..tokens(10)
+    };
+    let report = r#"JSON {"named_metrics": {"num_requests_waiting": 3.0, "kv_cache_usage_perc": 0.25}}"#;
+    let got = reported(&mut wasm, &request, report);
+    assert_eq!(got, (Some("JSON".to_owned()), Some(report.to_owned())));
+    wasm.wait(300);
+    assert_eq!(table(&wasm).pods[0].load.waiting, Some(3));
+}
+
+#[test]
+fn with_reports_off_no_header_is_added_read_or_removed() {
+    let mut wasm = unread(&json!({"a": {}}), json!({"pool": {"scrape": {"in_band": false}}}));
+    wasm.wait(1_500);
+    assert_eq!(
+        reported(&mut wasm, &tokens(10), REPORT),
+        (None, Some(REPORT.to_owned()))
+    );
+    wasm.wait(300);
+    assert_eq!(table(&wasm).pods[0].load.waiting, Some(0));
+    assert_eq!(wasm.host.shared_data(VM_ID, &names::reports_key("pods")), None);
 }
 
 #[test]

@@ -97,7 +97,7 @@ impl PoolView {
             .facts(table.pods.iter().zip(&self.keys).map(|(row, key)| PodFact {
                 pod: *key,
                 incarnation: row.incarnation,
-                sample_at: row.scraped_at,
+                sample_at: row.gauges_at(),
                 proxy_active: row.proxy_active.zip(counted_at),
             }));
         let (ledger, pods) = (self.ledger.ledger(), table.pods.iter().zip(&self.keys));
@@ -121,7 +121,7 @@ impl PoolView {
             PodFacts {
                 row,
                 freshness: snapshot.freshness(row, pool, now),
-                own: known.own(row.scraped_at),
+                own: known.own(row.gauges_at()),
                 filled: ledger.filled(*key),
                 cached: 0.0,
                 rate: known.rate(),

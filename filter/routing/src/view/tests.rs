@@ -66,6 +66,7 @@ fn row(pod: &str) -> PodRow {
         resident: None,
         models: Some(models),
         proxy_active: None,
+        reported_at: None,
     }
 }
 
@@ -78,6 +79,7 @@ fn publish(store: &dyn SharedData, pool: &str, base: &str, pods: &[&str], seq: u
             at: Some(at(0)),
             error: None,
         },
+        scrape_interval: Millis(1_000),
         names: vec![base.to_owned()],
         pods: pods.iter().map(|pod| row(pod)).collect(),
     };
@@ -153,6 +155,28 @@ fn a_routed_request_is_booked_until_its_end() {
     view.on_end(&store, 1, Outcome::Success, at(95));
     view.on_first_byte(&store, 1, 200, true, at(95));
     assert_eq!(view.counts().ledger_writes, 3);
+}
+
+/// Predicted milliseconds of a second request, while the only pod shows one in its queue.
+fn behind_one(reported_at: Option<UnixMillis>) -> u64 {
+    let store = MemoryStore::default();
+    publish(&store, "a", "base", &["10.0.0.1:80"], 1);
+    let mut table = table::decode(&store.get(&table_key("a")).unwrap().unwrap().value).unwrap();
+    table.pods[0].load.waiting = Some(1);
+    table.pods[0].reported_at = reported_at;
+    store
+        .set(&table_key("a"), &table::encode(&table).unwrap(), None)
+        .unwrap();
+    let mut view = view(ONE, 1);
+    decide(&mut view, &store, 1, Some("base"), 50);
+    decide(&mut view, &store, 2, Some("base"), 200).why.predicted.unwrap().0
+}
+
+#[test]
+fn own_requests_are_part_of_what_a_report_after_them_shows() {
+    // 1,000 tokens take 125 ms: the own one ahead and itself, and what the page had queued before that.
+    assert_eq!(behind_one(Some(at(100))), 250);
+    assert_eq!(behind_one(None), 375);
 }
 
 #[test]

@@ -145,7 +145,7 @@ fn a_pod_may_ask_for_more_time_but_not_for_ever() {
         wall: UnixMillis(0),
         steady: Millis(0),
     };
-    let mut schedule = Schedule::at_once(Millis(1_000));
+    let mut schedule = Schedule::at_once();
     schedule.failed(Millis(1_000), Some(Millis(20_000)), &mut rng, now);
     assert_eq!(schedule.due, Millis(20_000));
     schedule.failed(Millis(1_000), Some(Millis(3_600_000)), &mut rng, now);
@@ -154,12 +154,13 @@ fn a_pod_may_ask_for_more_time_but_not_for_ever() {
 
 #[test]
 fn a_pod_that_answers_just_before_its_slot_is_busy_and_gets_a_pause() {
-    let mut schedule = Schedule::at_once(Millis(1_000));
+    let mut schedule = Schedule::at_once();
     let mut after = |at| {
-        schedule.succeeded(Now {
+        let now = Now {
             wall: UnixMillis(at),
             steady: Millis(at),
-        });
+        };
+        schedule.succeeded(Millis(1_000), now);
         schedule.due.0
     };
     assert_eq!(
@@ -302,13 +303,40 @@ fn another_poller_goes_on_where_the_first_stopped() {
     assert_eq!(second.table().seq, table.seq + 1);
     assert_eq!(second.table().names, table.names);
     assert_eq!(second.row(POD), first.row(POD));
-    let mut other = Rig::new(&fixed_pool(&[POD]));
-    other.send(Event::Adopt(&Table {
-        config_epoch: 78,
-        ..table
-    }));
+}
+
+#[test]
+fn a_poller_of_a_newer_configuration_keeps_the_readings_but_not_the_set_of_pods() {
+    let mut first = Rig::new(&fixed_pool(&[POD, "10.0.0.2:8000"]));
+    first.run(5_000, idle);
+    let table = Table {
+        config_epoch: 76,
+        ..first.table().clone()
+    };
+    let pods = |rig: &Rig| {
+        rig.table()
+            .pods
+            .iter()
+            .map(|row| row.address.to_string())
+            .collect::<Vec<_>>()
+    };
+    let mut other = Rig::new(&fixed_pool(&[POD, "10.0.0.3:8000"]));
+    other.now = first.now;
+    other.send(Event::Adopt(&table));
     other.tick(silent);
-    assert_eq!((other.table().seq, other.row(POD).scraped_at), (1, None));
+    assert_eq!(pods(&other), [POD, "10.0.0.3:8000"]);
+    assert_eq!(other.row(POD), first.row(POD));
+    assert_eq!(other.row("10.0.0.3:8000").scraped_at, None);
+    // Where pods are discovered, nothing is published before the discovery has answered.
+    let mut admin = Rig::new(&admin_pool());
+    admin.now = first.now;
+    admin.send(Event::Adopt(&table));
+    admin.tick(|_| Reply::Silence);
+    assert_eq!(admin.published.len(), 0);
+    admin.send(Event::Pods(vec![Found::at(address(POD))]));
+    admin.tick(silent);
+    assert_eq!(pods(&admin), [POD]);
+    assert_eq!(admin.row(POD).scraped_at, first.row(POD).scraped_at);
 }
 
 #[test]

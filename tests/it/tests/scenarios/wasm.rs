@@ -8,7 +8,7 @@ use std::time::Duration;
 use berth_shared_state::limits::PODS_MAX;
 use berth_shared_state::names;
 use berth_tests_host::{
-    Answer, Callout, FailurePolicy, Headers, Host, MetricKind, Plugin, PluginId, Settings, Stream, Thread,
+    Answer, Callout, CasRules, FailurePolicy, Headers, Host, MetricKind, Plugin, PluginId, Settings, Stream, Thread,
 };
 use berth_tests_it::artifact;
 use berth_tests_it::page::Page;
@@ -53,7 +53,13 @@ pub fn plugin(name: &str, root_id: &str, document: &str) -> Plugin {
 
 /// An empty proxy process.
 pub fn process() -> Host {
+    process_with(CasRules::Envoy)
+}
+
+/// An empty proxy process with these rules for shared data.
+pub fn process_with(cas_rules: CasRules) -> Host {
     let mut host = Host::new(Settings {
+        cas_rules,
         workers: WORKERS,
         start: Duration::from_millis(START_MILLIS),
         ..Settings::default()

@@ -105,6 +105,7 @@ pub fn idle(index: usize) -> Pod {
             max_model_len: None,
         }),
         proxy_active: None,
+        reported_at: None,
     };
     Pod {
         row,
@@ -209,6 +210,7 @@ impl World {
             written_at: ago(100),
             config_epoch: 0,
             discovery: self.discovery.clone(),
+            scrape_interval: Millis(1_000),
             names: NAMES.map(str::to_owned).to_vec(),
             pods: self.pods.iter().map(|pod| pod.row.clone()).collect(),
         })

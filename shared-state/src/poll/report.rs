@@ -1,0 +1,45 @@
+//! What pods report in their answers, merged with what was scraped: the newer word counts.
+
+use super::{Poller, Stat};
+use crate::clock::Now;
+use crate::limits::REPORTED_INTERVALS;
+use crate::pod::PodAddress;
+use crate::reports::Report;
+use crate::units::Millis;
+
+use super::pod::Pod;
+
+impl Poller {
+    /// Takes reports in. A pod that reports is scraped less often: its queue and KV usage are known anyway,
+    /// and the rest moves slowly.
+    pub(super) fn settle_reports(&mut self, reports: &[(PodAddress, Report)], now: Now) {
+        let wait = Millis(self.pace().metrics.0.saturating_mul(REPORTED_INTERVALS));
+        for (address, report) in reports {
+            let Some(pod) = self.pods.get_mut(address) else {
+                continue;
+            };
+            if pod.report(report, now) {
+                pod.metrics.defer(wait);
+                self.dirty = true;
+                self.tally.add(Stat::LoadReports, 1);
+            }
+        }
+    }
+}
+
+impl Pod {
+    /// Takes a report in, if it is newer than what is known. The page of several engines has their mean,
+    /// while a report speaks for one of them; a pod without a page has no capacity to compare with.
+    fn report(&mut self, report: &Report, now: Now) -> bool {
+        let row = &mut self.row;
+        let newer = row.scraped_at.is_some() && Some(report.at) > row.gauges_at() && report.at <= now.wall;
+        if !newer || row.load.engines > 1 {
+            return false;
+        }
+        row.reported_at = Some(report.at);
+        row.load.waiting = report.waiting.or(row.load.waiting);
+        row.load.kv_mean = report.kv.or(row.load.kv_mean);
+        row.load.kv_max = report.kv.or(row.load.kv_max);
+        true
+    }
+}

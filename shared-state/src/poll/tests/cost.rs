@@ -1,0 +1,163 @@
+//! What polling costs: the budget, and what pods tell by themselves.
+
+use super::*;
+use crate::reports::Report;
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
+fn budgeted(pods: u32, per_second: u32) -> Rig {
+    let mut pool = pool_of(Discovery::Static(many(pods)));
+    pool.scrape.per_second = per_second;
+    Rig::new(&pool)
+}
+
+#[test]
+fn calls_stay_within_the_budget_and_the_interval_shows_it() {
+    let mut rig = budgeted(100, 20);
+    rig.run(60_000, idle);
+    for second in 0..600 {
+        let from = START + second * 100;
+        let calls = rig
+            .calls
+            .iter()
+            .filter(|(at, _)| (from..from + 1_000).contains(at))
+            .count();
+        assert!(calls <= 20 + 10, "{calls} calls in the second from {}", from - START);
+    }
+    // Half of it for models: 100 pods every 10 s each way.
+    assert_eq!(rig.count(Stat::ScrapeInterval), 10_000);
+    assert_eq!(rig.table().scrape_interval, Millis(10_000));
+    assert_eq!(rig.lines("100 pods: each is scraped every 10000 ms"), 1);
+    for pod in many(100) {
+        let asked = rig.asked(Target::Metrics(pod));
+        assert!(asked[0] <= 15_000 && (5..=7).contains(&asked.len()), "{asked:?}");
+        let waits = asked.windows(2).skip(1).map(|pair| pair[1] - pair[0]);
+        assert!({ waits }.all(|wait| wait <= 12_500), "{asked:?}");
+    }
+}
+
+#[test]
+fn a_budget_that_is_enough_changes_nothing_and_says_nothing() {
+    let mut rig = budgeted(10, 11);
+    rig.run(30_000, idle);
+    assert_eq!(rig.count(Stat::ScrapeInterval), 1_000);
+    assert_eq!(rig.lines("poll.budget"), 0);
+    assert!(rig.asked(Target::Metrics(many(1)[0])).len() >= 28);
+}
+
+#[test]
+fn asking_for_models_at_once_stays_within_the_budget() {
+    let mut rig = budgeted(100, 50);
+    rig.run(30_000, idle);
+    rig.send(Event::RefreshModels);
+    let (from, before) = (rig.now, rig.calls.len());
+    rig.run(3_000, idle);
+    let calls = rig.calls.len() - before;
+    assert!(calls <= 3 * 50 + 25, "{calls} calls in 3 s from {from}");
+}
+
+fn report(at: u64, waiting: Option<u32>, kv: Option<f32>) -> Report {
+    Report {
+        at: UnixMillis(at),
+        waiting,
+        kv,
+    }
+}
+
+/// One pod, read for 10 s with 4 waiting and half of the KV used.
+fn read_pod(engines: u16) -> Rig {
+    let mut rig = Rig::new(&fixed_pool(&[POD]));
+    rig.run(10_000, |target| paged(target, engines));
+    rig
+}
+
+fn paged(target: Target, engines: u16) -> Reply {
+    match target {
+        Target::Models(_) => Reply::Lists(vec![model("base", None)]),
+        _ => reads(Sample {
+            engines,
+            ..busy(8, 4, 0.0)
+        }),
+    }
+}
+
+#[test]
+fn the_newer_of_page_and_report_counts() {
+    let mut rig = read_pod(1);
+    let scraped = rig.row(POD).scraped_at.expect("it was read");
+    let older = [(address(POD), report(scraped.0 - 1, Some(9), None))];
+    rig.send(Event::Reports(&older));
+    let newer = [(address(POD), report(rig.now, Some(0), Some(0.25)))];
+    rig.send(Event::Reports(&newer));
+    rig.tick(silent);
+    let row = rig.row(POD);
+    assert_eq!(
+        (row.load.running, row.load.waiting, row.load.kv_mean),
+        (Some(8), Some(0), Some(0.25))
+    );
+    assert_eq!(
+        (row.scraped_at, row.reported_at),
+        (Some(scraped), Some(UnixMillis(rig.now - 100)))
+    );
+    assert_eq!(row.gauges_at(), row.reported_at);
+    assert_eq!(rig.count(Stat::LoadReports), 1);
+    rig.run(5_000, |target| paged(target, 1));
+    let row = rig.row(POD);
+    assert_eq!(
+        (row.load.waiting, row.load.kv_mean, row.reported_at),
+        (Some(4), Some(0.5), None)
+    );
+}
+
+#[test]
+fn what_a_report_does_not_say_stays_as_the_page_said_it() {
+    let mut rig = read_pod(1);
+    let news = [(address(POD), report(rig.now, None, Some(0.75)))];
+    rig.send(Event::Reports(&news));
+    rig.tick(silent);
+    assert_eq!(
+        (rig.row(POD).load.waiting, rig.row(POD).load.kv_max),
+        (Some(4), Some(0.75))
+    );
+}
+
+#[test]
+fn a_report_for_one_of_several_engines_or_from_the_future_or_of_an_unread_pod_says_nothing() {
+    let mut several = read_pod(2);
+    let news = [(address(POD), report(several.now, Some(0), Some(0.0)))];
+    several.send(Event::Reports(&news));
+    let mut future = read_pod(1);
+    let news = [(address(POD), report(future.now + 1, Some(0), Some(0.0)))];
+    future.send(Event::Reports(&news));
+    let mut unread = Rig::new(&fixed_pool(&[POD]));
+    unread.tick(silent);
+    let news = [
+        (address(POD), report(unread.now, Some(0), None)),
+        (address("10.0.0.9:1"), report(unread.now, Some(0), None)),
+    ];
+    unread.send(Event::Reports(&news));
+    for rig in [&mut several, &mut future, &mut unread] {
+        rig.tick(silent);
+        assert_eq!(rig.count(Stat::LoadReports), 0);
+        assert_eq!(rig.row(POD).reported_at, None);
+    }
+}
+
+#[test]
+fn a_pod_that_reports_is_scraped_half_as_often_and_as_before_when_it_stops() {
+    let mut rig = read_pod(1);
+    let mut scrapes = |reports: bool| {
+        let before = rig.asked(metrics_of(POD)).len();
+        for _ in 0..200 {
+            let news = [(address(POD), report(rig.now, Some(0), None))];
+            if reports {
+                rig.send(Event::Reports(&news));
+            }
+            rig.tick(|target| paged(target, 1));
+        }
+        rig.asked(metrics_of(POD)).len() - before
+    };
+    assert_eq!([scrapes(false), scrapes(true)], [20, 10]);
+    // The last report put one scrape off.
+    assert_eq!(scrapes(false), 19);
+}
