@@ -12,6 +12,7 @@ mod raw;
 mod rendered;
 mod retry;
 mod routing;
+mod scenarios;
 mod scrape;
 mod steering;
 mod streaming;
