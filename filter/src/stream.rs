@@ -94,9 +94,9 @@ impl Stream {
             gateway.hold_bytes(),
         ) {
             HeadVerdict::Pass(reason) => self.pass(gateway, reason.as_str()),
-            HeadVerdict::Hold(reader) => self.hold(gateway, reader),
-            // Decided at the bound, like a body that does not tell its length: the model often stands before it.
-            HeadVerdict::TooLarge(api) => self.hold(gateway, BodyReader::json(api)),
+            // One too large is decided at the bound, like a body that does not tell its length: the model often
+            // stands before it.
+            HeadVerdict::Hold(reader) | HeadVerdict::TooLarge(reader) => self.hold(gateway, reader),
         }
     }
 

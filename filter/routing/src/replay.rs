@@ -27,7 +27,7 @@ use serde::Serialize;
 
 use crate::decision::{Action, Decision, Why, explain};
 use crate::ledger::Outcome;
-use crate::request::{BodyReader, Facts, Head, HeadVerdict, NoPrompt, PassReason, classify};
+use crate::request::{Facts, Head, HeadVerdict, NoPrompt, PassReason, classify};
 use crate::view::{self, Steering, View};
 use event::{Answer, Event, Id, Line, Request};
 
@@ -397,8 +397,7 @@ fn read(request: &Request, hold_bytes: usize) -> Result<Facts, PassReason> {
         hold_bytes,
     ) {
         HeadVerdict::Pass(reason) => return Err(reason),
-        HeadVerdict::Hold(reader) => reader,
-        HeadVerdict::TooLarge(api) => BodyReader::json(api),
+        HeadVerdict::Hold(reader) | HeadVerdict::TooLarge(reader) => reader,
     };
     reader.feed(held, &mut NoPrompt);
     Ok(if held.len() == body.len() {

@@ -4,7 +4,7 @@
 //!  head -> classify -> Pass(reason)                         not ours, untouched
 //!                   -> Hold(BodyReader) -> feed* -> finish  whole body read
 //!                                                -> facts   cut at the hold bound
-//!                   -> TooLarge(api)                        known too large to hold
+//!                   -> TooLarge(BodyReader)                 known too large: only its beginning is read
 //! ```
 //!
 //! Reading never fails: a body that is not what its path promises gives facts marked `malformed`,

@@ -19,9 +19,9 @@ pub struct Head<'a> {
 pub enum HeadVerdict {
     /// Hold it and read it.
     Hold(BodyReader),
-    /// An inference request whose declared length is over the hold bound: decide by a trusted
-    /// model header or a single pool, or read a prefix with [`BodyReader::json`].
-    TooLarge(Api),
+    /// An inference request whose declared length is over the hold bound: only its beginning can be
+    /// held and read. What that does not tell, a trusted header or a single pool may.
+    TooLarge(BodyReader),
     /// Not for Berth; goes on untouched.
     Pass(PassReason),
 }
@@ -126,7 +126,7 @@ const ROUTES: [Route; 17] = [
 pub fn classify(head: &Head<'_>, hold_bytes: usize) -> HeadVerdict {
     match inference(head) {
         Ok(reader) if declared_length(head).is_some_and(|length| length > hold_bytes as u64) => {
-            HeadVerdict::TooLarge(reader.api())
+            HeadVerdict::TooLarge(reader)
         }
         Ok(reader) => HeadVerdict::Hold(reader),
         Err(reason) => HeadVerdict::Pass(reason),

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use berth_filter_routing::decision::{Action, explain};
 use berth_filter_routing::header;
 use berth_filter_routing::ledger::Outcome;
-use berth_filter_routing::request::{BodyReader, Facts, Head, HeadVerdict, NoPrompt, PassReason, classify};
+use berth_filter_routing::request::{Facts, Head, HeadVerdict, NoPrompt, PassReason, classify};
 use berth_filter_routing::view::{self, Steering, View};
 use berth_shared_state::config::Config;
 use berth_shared_state::limits::TICK;
@@ -153,12 +153,11 @@ fn read(head: &[(String, String)], body: &[u8], hold: usize) -> Result<Facts, Pa
     };
     match classify(&head, hold) {
         HeadVerdict::Pass(reason) => Err(reason),
-        HeadVerdict::TooLarge(api) => Ok(BodyReader::json(api).facts()),
-        HeadVerdict::Hold(mut reader) if body.len() >= hold => {
+        HeadVerdict::Hold(mut reader) | HeadVerdict::TooLarge(mut reader) if body.len() >= hold => {
             reader.feed(&body[..hold], &mut NoPrompt);
             Ok(reader.facts())
         }
-        HeadVerdict::Hold(mut reader) => {
+        HeadVerdict::Hold(mut reader) | HeadVerdict::TooLarge(mut reader) => {
             reader.feed(body, &mut NoPrompt);
             Ok(reader.finish())
         }

@@ -19,7 +19,7 @@ fn verdict(headers: &[(&str, &str)], end_of_stream: bool) -> HeadVerdict {
 fn shown(verdict: &HeadVerdict) -> String {
     match verdict {
         HeadVerdict::Hold(reader) => format!("hold {:?}", reader.api()),
-        HeadVerdict::TooLarge(api) => format!("too large {api:?}"),
+        HeadVerdict::TooLarge(reader) => format!("too large {:?}", reader.api()),
         HeadVerdict::Pass(reason) => format!("pass {}", reason.as_str()),
     }
 }
@@ -166,6 +166,29 @@ fn a_declared_length_over_the_hold_bound_is_told_at_once() {
         "pass content-type",
     );
     check_headers(&[("content-length", "many")], "hold Chat");
+}
+
+#[test]
+fn a_form_that_is_too_large_is_read_as_a_form() {
+    #[track_caller]
+    fn check(start: &str, model: Option<&str>) {
+        let headers = [
+            (":path", "/v1/audio/transcriptions"),
+            ("content-type", "multipart/form-data; boundary=b"),
+            ("content-length", "1001"),
+        ];
+        let HeadVerdict::TooLarge(mut reader) = verdict(&headers, false) else {
+            panic!("held");
+        };
+        reader.feed(start.as_bytes(), &mut NoPrompt);
+        let facts = reader.facts();
+        assert_eq!(facts.model.as_deref(), model, "{start}");
+        assert!(!facts.malformed && !facts.complete, "{start}");
+    }
+    let model = "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nsql\r\n";
+    let file = "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\nRIFF";
+    check(&format!("{model}{file}"), Some("sql"));
+    check(file, None);
 }
 
 #[test]
