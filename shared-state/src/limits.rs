@@ -75,6 +75,12 @@ pub const FROZEN_AFTER: Millis = Millis(15_000);
 pub const STUCK_SCRAPES: u32 = 5;
 /// ... and this long.
 pub const STUCK_AFTER: Millis = Millis(10_000);
+/// Pages of a process that started before the last page's one, until several pods must be behind the address. One or
+/// two can be a clock that was set back.
+pub const SEVERAL_RETURNS: u32 = 3;
+/// Pages in a row without such a return until they are forgotten. Of two pods that are dealt out by chance every
+/// fourth page is a return: 20 pages without one are a chance of 0.3 %.
+pub const SEVERAL_QUIET: u32 = 20;
 /// Weight of the latest scrape in a rate: about the last six scrapes count.
 pub const RATE_WEIGHT: f32 = 0.3;
 /// Good answers in a row before a failure is forgotten and its end is logged, so that a flapping pod

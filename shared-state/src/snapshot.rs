@@ -8,7 +8,7 @@ use hashbrown::HashMap;
 use crate::config::{Discovery, Pool};
 use crate::limits::FRESH_INTERVALS;
 use crate::pod::{PodAddress, PodKey};
-use crate::table::{Models, NameId, PodRow, Table, Trend};
+use crate::table::{Models, NameId, PodRow, Table};
 use crate::units::{Millis, UnixMillis};
 
 /// How far the reading of one pod can be believed: the rungs of the staleness ladder.
@@ -99,7 +99,7 @@ impl Snapshot {
     pub fn freshness(&self, pod: &PodRow, pool: &Pool, now: UnixMillis) -> Freshness {
         let stale_after = pool.routing.stale_after;
         match pod.scraped_at {
-            _ if pod.trend == Trend::Frozen => Freshness::Unknown,
+            _ if !pod.trend.is_believed() => Freshness::Unknown,
             None => Freshness::Unknown,
             Some(at) if now.since(at) > stale_after || at.since(now) > stale_after => Freshness::Unknown,
             Some(at) if now.since(at) <= intervals(pool.scrape.interval) => Freshness::Fresh,

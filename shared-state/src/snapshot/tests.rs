@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::{Adapters, Routing, Scrape};
-use crate::table::{Discovered, Models};
+use crate::table::{Discovered, Models, Trend};
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -65,6 +65,7 @@ fn a_reading_goes_down_the_ladder_with_age() {
 fn a_pod_that_was_never_read_or_is_frozen_is_unknown() {
     check_freshness(|pod| pod.scraped_at = None, 100_000, Freshness::Unknown);
     check_freshness(|pod| pod.trend = Trend::Frozen, 100_000, Freshness::Unknown);
+    check_freshness(|pod| pod.trend = Trend::Several, 100_000, Freshness::Unknown);
     check_freshness(|pod| pod.trend = Trend::Stuck, 100_000, Freshness::Fresh);
 }
 

@@ -189,7 +189,8 @@ fn summary(title: &str, sides: &mut [Side; 2]) -> Group {
     let mut group = Group::new(title, "without Berth");
     let [without, with] = sides;
     let (a, b) = (std::mem::take(&mut without.turns), std::mem::take(&mut with.turns));
-    let shown: [(&str, &'static str, fn(&Turn) -> f64); 4] = [
+    type Shown = (&'static str, &'static str, fn(&Turn) -> f64);
+    let shown: [Shown; 4] = [
         ("latency p50", "us", |turn| turn.p50),
         ("latency p99", "us", |turn| turn.p99),
         ("CPU of a request", "us", |turn| turn.cpu),
