@@ -213,7 +213,7 @@ fn an_older_process_three_times_means_several_pods() {
         ..busy(0, 0, 9.0)
     };
     // Two pods by turns: pages 2, 4 and 6 go back.
-    let turns = |n: u32| started(if n.min(7) % 2 == 0 { 0 } else { 100 });
+    let turns = |n: u32| started(if n.min(7).is_multiple_of(2) { 0 } else { 100 });
     check_trend(turns, 6, Trend::Live);
     check_trend(turns, 7, Trend::Several);
     // From page 7 on it is one pod; page 26 is the twentieth that does not go back.
