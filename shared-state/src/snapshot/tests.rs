@@ -1,38 +1,20 @@
 //! Lookups and the staleness ladder.
 
 use super::*;
-use crate::config::{Adapters, Routing, Scrape};
+use crate::config::Config;
 use crate::table::{Discovered, Models, Trend};
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
 pub(crate) fn pool(discovery: Discovery) -> Pool {
-    Pool {
-        name: "llama".into(),
-        models: Vec::new(),
-        engine: None,
-        discovery,
-        scrape: Scrape {
-            path: None,
-            port: None,
-            interval: Millis(1_000),
-            timeout: Millis(1_000),
-            models_interval: Millis(10_000),
-            cluster: "pods".into(),
-            address_header: "x-pod".into(),
-            tls: false,
-            headers: Vec::new(),
-        },
-        adapters: Adapters {
-            resolver: false,
-            cold_load: Millis(500),
-        },
-        routing: Routing {
-            prefill_tokens_per_second: 5_000,
-            expected_output_tokens: 256,
-            stale_after: Millis(10_000),
-        },
-    }
+    let mut pool = Config::minimal(&[address("10.0.0.1:8000")]).unwrap().pools.remove(0);
+    pool.name = "llama".into();
+    pool.discovery = discovery;
+    pool.scrape.cluster = "pods".into();
+    pool.scrape.address_header = "x-pod".into();
+    pool.adapters.cold_load = Millis(500);
+    pool.routing.prefill_tokens_per_second = 5_000;
+    pool
 }
 
 fn address(text: &str) -> PodAddress {

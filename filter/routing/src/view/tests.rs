@@ -3,7 +3,7 @@ use berth_shared_state::names::{ledger_key, table_key};
 use berth_shared_state::sample::{Engine, Status};
 use berth_shared_state::sealed::SealError;
 use berth_shared_state::store::{Cas, MemoryStore, StoreError, Stored};
-use berth_shared_state::table::{self, Discovered, Load, Models, NameId, PodRow, Rates, Readiness, Table, Trend};
+use berth_shared_state::table::{self, Discovered, Load, Models, NameId, PodRow, Readiness, Table};
 use berth_shared_state::units::Tokens;
 use core::cell::Cell;
 #[cfg(target_arch = "wasm32")]
@@ -50,21 +50,11 @@ fn row(pod: &str) -> PodRow {
         max_model_len: None,
     };
     PodRow {
-        address: address(pod),
-        name: None,
         readiness: Readiness::Ready,
-        since: at(0),
-        incarnation: 0,
         scraped_at: Some(at(0)),
-        failures: 0,
-        last_error: None,
-        trend: Trend::Live,
         load,
-        rates: Rates::default(),
-        activity: None,
-        resident: None,
         models: Some(models),
-        proxy_active: None,
+        ..PodRow::unread(address(pod), at(0))
     }
 }
 
