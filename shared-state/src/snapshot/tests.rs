@@ -14,6 +14,7 @@ pub(crate) fn pool(discovery: Discovery) -> Pool {
     pool.scrape.address_header = "x-pod".into();
     pool.adapters.cold_load = Millis(500);
     pool.routing.prefill_tokens_per_second = 5_000;
+    pool.routing.stale_after = Millis(10_000);
     pool
 }
 
