@@ -94,9 +94,7 @@ impl Stream {
             gateway.hold_bytes(),
         ) {
             HeadVerdict::Pass(reason) => self.pass(gateway, reason.as_str()),
-            // One too large is decided at the bound, like a body that does not tell its length: the model often
-            // stands before it.
-            HeadVerdict::Hold(reader) | HeadVerdict::TooLarge(reader) => self.hold(gateway, reader),
+            HeadVerdict::Hold(reader) => self.hold(gateway, reader),
         }
     }
 
@@ -127,7 +125,7 @@ impl Stream {
             *read += piece.len();
             reader.feed(&piece, &mut NoPrompt);
         }
-        if !end && size < gateway.hold_bytes() {
+        if !end && size < reader.bound() {
             return Action::Pause;
         }
         self.decide_held(gateway, end)

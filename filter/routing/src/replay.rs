@@ -388,7 +388,6 @@ fn read(request: &Request, hold_bytes: usize) -> Result<Facts, PassReason> {
         .map(|(name, value)| (name.as_str(), value.as_bytes()));
     let headers: Vec<(&str, &[u8])> = path.chain(others).collect();
     let body = request.body.as_bytes();
-    let held = body.get(..hold_bytes).unwrap_or(body);
     let mut reader = match classify(
         &Head {
             headers: &headers,
@@ -397,8 +396,9 @@ fn read(request: &Request, hold_bytes: usize) -> Result<Facts, PassReason> {
         hold_bytes,
     ) {
         HeadVerdict::Pass(reason) => return Err(reason),
-        HeadVerdict::Hold(reader) | HeadVerdict::TooLarge(reader) => reader,
+        HeadVerdict::Hold(reader) => reader,
     };
+    let held = body.get(..reader.bound()).unwrap_or(body);
     reader.feed(held, &mut NoPrompt);
     Ok(if held.len() == body.len() {
         reader.finish()

@@ -114,6 +114,28 @@ async fn beyond_the_bound_the_single_pool_is_still_routed() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_declared_length_beyond_the_bound_is_no_413_in_the_default_buffer() -> Result<()> {
+    let pods = vec![pod("a", &["sql"]), pod("b", &["sql"])];
+    let rig = Setup::new("default-buffer", pods)
+        .config(json!({"body": {"hold": "768KiB"}}))
+        .edit(
+            "request_body_buffer_limit: 2883584",
+            "request_body_buffer_limit: 1048576",
+        )
+        .start()
+        .await?;
+    // Held up to the bound, every third of these was refused.
+    for body in [image(1500 << 10), image(6 << 20)] {
+        for _ in 0..10 {
+            let answer = rig.client().send("POST", CHAT, &[JSON], body.clone()).await?;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            ensure!(!answer.decision("pod").is_empty(), "not routed: {:?}", answer.headers);
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn beyond_the_bound_several_pools_pass_to_the_balancer() -> Result<()> {
     let pods = vec![pod("a", &["sql"]), pod("b", &["sql"])];
     let other = r#"\"pools\":[{\"name\":\"other\",\"discovery\":{\"static\":[\"127.0.0.2:1\"]}},"#;

@@ -153,11 +153,11 @@ fn read(head: &[(String, String)], body: &[u8], hold: usize) -> Result<Facts, Pa
     };
     match classify(&head, hold) {
         HeadVerdict::Pass(reason) => Err(reason),
-        HeadVerdict::Hold(mut reader) | HeadVerdict::TooLarge(mut reader) if body.len() >= hold => {
-            reader.feed(&body[..hold], &mut NoPrompt);
+        HeadVerdict::Hold(mut reader) if body.len() >= reader.bound() => {
+            reader.feed(&body[..reader.bound()], &mut NoPrompt);
             Ok(reader.facts())
         }
-        HeadVerdict::Hold(mut reader) | HeadVerdict::TooLarge(mut reader) => {
+        HeadVerdict::Hold(mut reader) => {
             reader.feed(body, &mut NoPrompt);
             Ok(reader.finish())
         }
