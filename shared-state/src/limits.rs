@@ -158,8 +158,9 @@ pub const BODY_HOLD_BYTES: usize = 768 << 10;
 /// Least that may be held: below it not even the model's name is likely to be inside.
 pub const BODY_HOLD_MIN_BYTES: usize = 4 << 10;
 /// Bytes held of a body whose declared length is over the hold bound. It can never be read whole, so more would only
-/// keep it waiting. In Envoy's default buffer of 1 MiB it would also meet 413: of 120 bodies of 1.5 and 6 MiB over
-/// HTTP/1.1 that were held up to 768 or 512 KiB, 30 did; of 120 held up to 64 KiB or less, none.
+/// keep it waiting, and where the proxy's buffer was not enlarged it would meet 413 more often: of 120 bodies of 1.5 and
+/// 6 MiB over HTTP/1.1 in Envoy's default buffer of 1 MiB 30 did when up to 768 or 512 KiB were held, none with 64 KiB.
+/// Seldom is not never: one read of a busy Envoy can bring more than 1 MiB.
 pub const BODY_START_BYTES: usize = 64 << 10;
 /// Most that may be held: wasm memory ends at 1 GiB and many requests are held at once.
 pub const BODY_HOLD_MAX_BYTES: usize = 64 << 20;

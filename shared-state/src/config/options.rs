@@ -355,7 +355,7 @@ static BODY: Section = Section {
             max: limits::BODY_HOLD_MAX_BYTES,
         },
         Preset::Number(limits::BODY_HOLD_BYTES as u64),
-        "Bytes held at most; a longer body is decided by its start. Envoy's `request_body_buffer_limit` must be 2MiB larger: with its default of 1MiB many bodies above 1MiB that declare no length are answered with 413.",
+        "Bytes held at most; a longer body is decided by its start. Envoy's `request_body_buffer_limit` must be 2MiB larger: with its default of 1MiB some bodies above 1MiB are answered with 413, most of those that declare no length.",
     )],
 };
 
