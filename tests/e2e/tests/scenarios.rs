@@ -77,4 +77,6 @@ fn the_files_marked_for_envoy_are_these() {
         .map(|(name, _)| name.replace('-', "_"))
         .collect();
     assert_eq!(marked, NAMES, "the list in tests/e2e/tests/scenarios.rs is another one");
+    // What Berth is for: room, adapter on a free pod, both outcomes of a cold load, tokens.
+    assert_eq!(NAMES.iter().filter(|name| name.starts_with("story_")).count(), 5);
 }
