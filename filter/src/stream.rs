@@ -111,8 +111,6 @@ impl Stream {
         ) {
             HeadVerdict::Pass(reason) => self.pass(gateway, reason.as_str()),
             HeadVerdict::Hold(reader) => self.hold(gateway, reader),
-            // Decided at the bound, like a body that does not tell its length: the model often stands before it.
-            HeadVerdict::TooLarge(api) => self.hold(gateway, BodyReader::json(api)),
         }
     }
 
@@ -148,7 +146,7 @@ impl Stream {
             held.read += piece.len();
             held.reader.feed(&piece, &mut held.prompt);
         }
-        if !end && size < gateway.hold_bytes() {
+        if !end && size < held.reader.bound() {
             return Action::Pause;
         }
         self.decide_held(gateway, end)

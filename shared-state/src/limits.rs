@@ -75,6 +75,12 @@ pub const FROZEN_AFTER: Millis = Millis(15_000);
 pub const STUCK_SCRAPES: u32 = 5;
 /// ... and this long.
 pub const STUCK_AFTER: Millis = Millis(10_000);
+/// Pages of a process that started before the last page's one, until several pods must be behind the address. One or
+/// two can be a clock that was set back.
+pub const SEVERAL_RETURNS: u32 = 3;
+/// Pages in a row without such a return until they are forgotten. Of two pods that are dealt out by chance every
+/// fourth page is a return: 20 pages without one are a chance of 0.3 %.
+pub const SEVERAL_QUIET: u32 = 20;
 /// Weight of the latest scrape in a rate: about the last six scrapes count.
 pub const RATE_WEIGHT: f32 = 0.3;
 /// Good answers in a row before a failure is forgotten and its end is logged, so that a flapping pod
@@ -151,6 +157,11 @@ pub const TICK: Millis = Millis(100);
 pub const BODY_HOLD_BYTES: usize = 768 << 10;
 /// Least that may be held: below it not even the model's name is likely to be inside.
 pub const BODY_HOLD_MIN_BYTES: usize = 4 << 10;
+/// Bytes held of a body whose declared length is over the hold bound. It can never be read whole, so more would only
+/// keep it waiting, and where the proxy's buffer was not enlarged it would meet 413 more often: of 120 bodies of 1.5 and
+/// 6 MiB over HTTP/1.1 in Envoy's default buffer of 1 MiB 30 did when up to 768 or 512 KiB were held, none with 64 KiB.
+/// Seldom is not never: one read of a busy Envoy can bring more than 1 MiB.
+pub const BODY_START_BYTES: usize = 64 << 10;
 /// Most that may be held: wasm memory ends at 1 GiB and many requests are held at once.
 pub const BODY_HOLD_MAX_BYTES: usize = 64 << 20;
 /// Bytes held where the rendered routes raise `request_body_buffer_limit`.

@@ -17,6 +17,7 @@
 //!   |          a counter fell, or the start moved -> incarnation + 1, rates void, models page due at once
 //!   |          equal pages under load            -> Trend::Frozen
 //!   |          a queue with nothing running      -> Trend::Stuck
+//!   |          an earlier process again and again -> Trend::Several
 //!   |                          |
 //!   |                          v Tick
 //!   +-- pod gone        Effect::Publish, once, when something changed or as a heartbeat

@@ -8,7 +8,7 @@ use hashbrown::HashMap;
 use crate::config::{Discovery, Pool};
 use crate::limits::{FRESH_INTERVALS, SCRAPE_INTERVAL_MAX, STALE_AFTER_INTERVALS_MIN};
 use crate::pod::{PodAddress, PodKey};
-use crate::table::{Models, NameId, PodRow, Table, Trend};
+use crate::table::{Models, NameId, PodRow, Table};
 use crate::units::{Millis, UnixMillis};
 
 /// How far the reading of one pod can be believed: the rungs of the staleness ladder.
@@ -103,7 +103,7 @@ impl Snapshot {
         let stale_after = pool.routing.stale_after;
         let stale_after = stale_after.max(Millis(interval.0.saturating_mul(STALE_AFTER_INTERVALS_MIN)));
         match pod.gauges_at() {
-            _ if pod.trend == Trend::Frozen => Freshness::Unknown,
+            _ if !pod.trend.is_believed() => Freshness::Unknown,
             None => Freshness::Unknown,
             Some(at) if now.since(at) > stale_after || at.since(now) > stale_after => Freshness::Unknown,
             Some(at) if now.since(at) <= intervals(interval) => Freshness::Fresh,

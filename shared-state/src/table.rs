@@ -68,6 +68,16 @@ pub enum Trend {
     Frozen,
     /// A queue with nothing running for many scrapes: the pod is stuck.
     Stuck,
+    /// Several pods answer at this address by turns: what one shows says nothing of the next.
+    Several,
+}
+
+impl Trend {
+    /// Are the gauges a reading at all, however new the page is?
+    #[must_use]
+    pub const fn is_believed(self) -> bool {
+        matches!(self, Self::Live | Self::Stuck)
+    }
 }
 
 /// One pod.

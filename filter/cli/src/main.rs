@@ -3,6 +3,7 @@
 //! Each subcommand is a file; it reads files, calls the crates that are also in the wasm, and
 //! prints. Nothing is decided here.
 
+mod document;
 mod explain;
 mod read;
 mod render;

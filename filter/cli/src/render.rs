@@ -5,8 +5,7 @@ mod envoy;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
-use berth_shared_state::config::Config;
+use crate::document;
 
 /// Arguments of `berth render`.
 #[derive(clap::Args)]
@@ -54,17 +53,10 @@ pub struct EnvoyArgs {
 /// Runs it; the exit code is the answer.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let Host::Envoy(args) = &args.host;
-    let document =
-        std::fs::read_to_string(&args.config).with_context(|| format!("cannot read {}", args.config.display()))?;
-    let config = match Config::parse(document.as_bytes()) {
-        Ok(config) => config,
-        Err(errors) => {
-            for error in errors {
-                eprintln!("{error}");
-            }
-            anyhow::bail!("{} is not valid; `berth validate` says the same", args.config.display());
-        }
+    let text = document::read(&args.config)?;
+    let Some(config) = document::valid(&text) else {
+        anyhow::bail!("{} is not valid; `berth validate` says the same", args.config.display());
     };
-    print!("{}", envoy::render(&config, &document, args)?);
+    print!("{}", envoy::render(&config, &text, args)?);
     Ok(ExitCode::SUCCESS)
 }

@@ -2,15 +2,15 @@
 //!
 //! Only the lines are read and written here; everything else is the code of the wasm.
 
-use std::fs;
 use std::io::{BufRead, Write, stderr, stdin, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use berth_filter_routing::replay::{Options, Replay};
-use berth_shared_state::config::Config;
 use berth_shared_state::units::UnixMillis;
+
+use crate::document;
 
 /// Arguments of `berth replay`.
 #[derive(clap::Args)]
@@ -56,15 +56,8 @@ impl Setup {
     /// # Errors
     /// When the config cannot be read.
     pub fn start(&self, in_full: bool) -> anyhow::Result<Option<Replay>> {
-        let document = fs::read(&self.config).with_context(|| format!("cannot read {}", self.config.display()))?;
-        let config = match Config::parse(&document) {
-            Ok(config) => config,
-            Err(errors) => {
-                for error in errors {
-                    eprintln!("{error}");
-                }
-                return Ok(None);
-            }
+        let Some(config) = document::valid(&document::read(&self.config)?) else {
+            return Ok(None);
         };
         let (seed, epoch, workers) = (self.seed, self.epoch, usize::from(self.workers));
         Ok(Some(Replay::new(

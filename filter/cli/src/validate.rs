@@ -2,14 +2,14 @@
 //!
 //! Deliberately not here: any rule. They stand with the options in `berth-shared-state`.
 
-use std::fs::File;
-use std::io::{Read, Write, stdin, stdout};
-use std::path::{Path, PathBuf};
+use std::io::{Write, stdout};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use berth_shared_state::config::{Config, ConfigError, Discovery, Pool, duration_text, size_text};
-use berth_shared_state::limits::DOCUMENT_MAX_BYTES;
+use berth_shared_state::config::{Config, Discovery, Pool, duration_text, size_text};
+
+use crate::document;
 
 /// Arguments of `berth validate`.
 #[derive(clap::Args)]
@@ -29,34 +29,13 @@ pub struct Args {
 
 /// Runs it; the exit code is the answer.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let document = read(&args.file)?;
+    let document = document::read(&args.file)?;
     let (text, code) = match Config::parse(&document) {
         Ok(config) => (summary(&config), ExitCode::SUCCESS),
-        Err(errors) => (lines(&errors), ExitCode::FAILURE),
+        Err(errors) => (document::lines(&errors), ExitCode::FAILURE),
     };
     stdout().write_all(text.as_bytes()).context("cannot write the answer")?;
     Ok(code)
-}
-
-/// Reads one byte more than a document may have, so that a longer one is seen to be longer.
-fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
-    let most = DOCUMENT_MAX_BYTES as u64 + 1;
-    let mut document = Vec::new();
-    if file == Path::new("-") {
-        stdin()
-            .take(most)
-            .read_to_end(&mut document)
-            .context("cannot read standard input")?;
-    } else {
-        File::open(file)
-            .and_then(|open| open.take(most).read_to_end(&mut document))
-            .with_context(|| format!("cannot read {}", file.display()))?;
-    }
-    Ok(document)
-}
-
-fn lines(errors: &[ConfigError]) -> String {
-    errors.iter().map(|error| format!("{error}\n")).collect()
 }
 
 fn summary(config: &Config) -> String {

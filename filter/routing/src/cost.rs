@@ -234,7 +234,7 @@ impl Stage {
     pub fn of(pod: &PodFacts<'_>) -> Self {
         let load = &pod.row.load;
         if pod.row.scraped_at.is_none()
-            || pod.row.trend == Trend::Frozen
+            || !pod.row.trend.is_believed()
             || matches!(load.status, Status::Unknown | Status::Reject)
         {
             return Self::Unknown;

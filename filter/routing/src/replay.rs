@@ -28,7 +28,7 @@ use serde::Serialize;
 use crate::decision::{Action, Decision, Why, explain};
 use crate::ledger::Outcome;
 use crate::prefix::{Blocks, Hasher};
-use crate::request::{BodyReader, Facts, Head, HeadVerdict, PassReason, classify};
+use crate::request::{Facts, Head, HeadVerdict, PassReason, classify};
 use crate::view::{self, Steering, View};
 use event::{Answer, Event, Id, Line, Request};
 
@@ -390,7 +390,6 @@ fn read(request: &Request, hold_bytes: usize) -> Result<(Facts, Blocks), PassRea
         .map(|(name, value)| (name.as_str(), value.as_bytes()));
     let headers: Vec<(&str, &[u8])> = path.chain(others).collect();
     let body = request.body.as_bytes();
-    let held = body.get(..hold_bytes).unwrap_or(body);
     let mut reader = match classify(
         &Head {
             headers: &headers,
@@ -400,8 +399,8 @@ fn read(request: &Request, hold_bytes: usize) -> Result<(Facts, Blocks), PassRea
     ) {
         HeadVerdict::Pass(reason) => return Err(reason),
         HeadVerdict::Hold(reader) => reader,
-        HeadVerdict::TooLarge(api) => BodyReader::json(api),
     };
+    let held = body.get(..reader.bound()).unwrap_or(body);
     let mut hasher = Hasher::default();
     reader.feed(held, &mut hasher);
     let facts = if held.len() == body.len() {

@@ -3,8 +3,7 @@
 //! ```text
 //!  head -> classify -> Pass(reason)                         not ours, untouched
 //!                   -> Hold(BodyReader) -> feed* -> finish  whole body read
-//!                                                -> facts   cut at the hold bound
-//!                   -> TooLarge(api)                        known too large to hold
+//!                                                -> facts   cut at its bound
 //! ```
 //!
 //! Reading never fails: a body that is not what its path promises gives facts marked `malformed`,

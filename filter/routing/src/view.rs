@@ -223,7 +223,7 @@ impl View {
     }
 
     /// The pod that serves a request is known: `attempts` sends were made (`None` = the host does
-    /// not say). The proxy walks the list on its own, so the pods before the serving one failed.
+    /// not say). The proxy walks the list on its own; the pods that were tried before are charged.
     pub fn on_upstream(
         &mut self,
         store: &dyn SharedData,
@@ -241,17 +241,7 @@ impl View {
         let Some(view) = self.pools.get_mut(routed.pool) else {
             return;
         };
-        // A short list is walked round and round; where attempts are not told, up to the serving pod.
-        let list = routed.endpoints.iter();
-        let mut failed: Vec<PodKey> = match attempts {
-            Some(attempts) => {
-                let before = list.cycle().take(attempts.saturating_sub(1).min(ATTEMPTS_MAX) as usize);
-                before.filter(|pod| **pod != serving).map(|pod| pod.key()).collect()
-            }
-            None => list.take_while(|pod| **pod != serving).map(|pod| pod.key()).collect(),
-        };
-        failed.sort_unstable();
-        failed.dedup();
+        let failed = failed(&routed.endpoints, serving, attempts);
         if failed.is_empty() && routed.endpoints.first() == Some(&serving) {
             return;
         }
@@ -360,6 +350,28 @@ fn model_of<'a>(request: &Request<'a>) -> Option<&'a str> {
         .as_deref()
         .or(too_long)
         .or(request.steering.model.as_deref())
+}
+
+/// The pods that were tried and failed before the serving one.
+///
+/// The proxy walks the list round and round, one pod per attempt. A pod that it does not know, or that is
+/// not healthy, is skipped without an attempt. So when the last attempt is not at its place in the list,
+/// somebody was skipped, and nobody can tell who: then nobody is charged. Where the host does not tell
+/// attempts, each pod before the serving one was tried.
+fn failed(list: &[PodAddress], serving: PodAddress, attempts: Option<u32>) -> Vec<PodKey> {
+    let walk = || list.iter().cycle();
+    let before = match attempts {
+        Some(attempts) => attempts.saturating_sub(1).min(ATTEMPTS_MAX) as usize,
+        None => list.iter().position(|pod| *pod == serving).unwrap_or(list.len()),
+    };
+    if attempts.is_some() && walk().nth(before) != Some(&serving) {
+        return Vec::new();
+    }
+    let tried = walk().take(before).filter(|pod| **pod != serving);
+    let mut failed: Vec<PodKey> = tried.map(|pod| pod.key()).collect();
+    failed.sort_unstable();
+    failed.dedup();
+    failed
 }
 
 /// A config has at least one pool, so this is never seen.

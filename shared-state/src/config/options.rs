@@ -390,7 +390,7 @@ static BODY: Section = Section {
             max: limits::BODY_HOLD_MAX_BYTES,
         },
         Preset::Number(limits::BODY_HOLD_BYTES as u64),
-        "Bytes held at most; a longer body is decided by its start. The proxy's own buffer must be larger, or it answers 413 first (Envoy's default is 1MiB).",
+        "Bytes held at most; a longer body is decided by its start. Envoy's `request_body_buffer_limit` must be 2MiB larger: with its default of 1MiB some bodies above 1MiB are answered with 413, most of those that declare no length.",
     )],
 };
 

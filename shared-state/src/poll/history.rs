@@ -1,6 +1,8 @@
-//! What one scrape alone cannot tell: rates, restarts, frozen and stuck pods.
+//! What one scrape alone cannot tell: rates, restarts, frozen and stuck pods, several pods behind one address.
 
-use crate::limits::{FROZEN_AFTER, FROZEN_SCRAPES, RATE_WEIGHT, STUCK_AFTER, STUCK_SCRAPES};
+use crate::limits::{
+    FROZEN_AFTER, FROZEN_SCRAPES, RATE_WEIGHT, SEVERAL_QUIET, SEVERAL_RETURNS, STUCK_AFTER, STUCK_SCRAPES,
+};
 use crate::sample::{Counters, Engine, Sample};
 use crate::table::{Rates, Trend};
 use crate::units::Millis;
@@ -12,6 +14,7 @@ pub(super) struct History {
     rates: Rates,
     frozen: Run,
     stuck: Run,
+    returns: Returns,
 }
 
 #[derive(Debug)]
@@ -40,8 +43,13 @@ impl History {
             .last
             .as_ref()
             .is_some_and(|last| last.is_of_another_process(sample));
+        let returned = self.last.as_ref().is_some_and(|last| last.moved(sample) < -1.0);
+        let several = self.returns.step(returned);
         if restarted {
-            *self = Self::default();
+            *self = Self {
+                returns: core::mem::take(&mut self.returns),
+                ..Self::default()
+            };
         }
         let gauges = Gauges(
             [sample.running, sample.waiting, sample.deferred],
@@ -69,13 +77,14 @@ impl History {
                 gauges,
             });
         }
-        let trend = match (stuck, frozen) {
-            (true, _) => Trend::Stuck,
-            (_, true) => Trend::Frozen,
+        let trend = match (several, stuck, frozen) {
+            (true, ..) => Trend::Several,
+            (_, true, _) => Trend::Stuck,
+            (_, _, true) => Trend::Frozen,
             _ => Trend::Live,
         };
         Step {
-            restarted,
+            restarted: restarted && !several,
             rates: self.rates,
             trend,
         }
@@ -96,11 +105,38 @@ impl Seen {
     fn is_of_another_process(&self, sample: &Sample) -> bool {
         let fell = fields(&self.counters).into_iter().zip(fields(&sample.counters));
         let fell = { fell }.any(|(old, new)| matches!((old, new), (Some(old), Some(new)) if new < old));
-        let moved = matches!(
-            (self.started_at, sample.started_at),
-            (Some(old), Some(new)) if (new - old).abs() > 1.0
-        );
-        fell || moved
+        fell || self.moved(sample).abs() > 1.0
+    }
+
+    /// Seconds from the start of its process to that of the sample's; 0 where a page does not tell.
+    fn moved(&self, sample: &Sample) -> f64 {
+        let starts = self.started_at.zip(sample.started_at);
+        starts.map_or(0.0, |(old, new)| new - old)
+    }
+}
+
+/// Pages of a process that started before the one of the page before. A restart never gives one: the older process
+/// is gone. So it lives beside the other, behind the same address.
+#[derive(Debug, Default)]
+struct Returns {
+    seen: u32,
+    /// Pages since the last.
+    quiet: u32,
+}
+
+impl Returns {
+    /// Do several processes answer?
+    const fn step(&mut self, returned: bool) -> bool {
+        if returned {
+            self.seen = self.seen.saturating_add(1);
+            self.quiet = 0;
+        } else {
+            self.quiet = self.quiet.saturating_add(1);
+        }
+        if self.quiet >= SEVERAL_QUIET {
+            self.seen = 0;
+        }
+        self.seen >= SEVERAL_RETURNS
     }
 }
 

@@ -105,7 +105,16 @@ impl Poller {
         let load = &pod.row.load;
         match pod.row.trend {
             trend if trend == news.trend_was => {}
+            Trend::Live if news.trend_was == Trend::Several => {
+                journal.info(now, format_args!("pod {address}: one pod answers again"));
+            }
             Trend::Live => journal.info(now, format_args!("pod {address}: its load moves again")),
+            Trend::Several => journal.warn(
+                now,
+                format_args!(
+                    "pod {address}: several pods answer by turns behind this one address: not believed;                      give the pool the pods' own addresses (a headless Service)"
+                ),
+            ),
             Trend::Frozen => journal.warn(
                 now,
                 format_args!(

@@ -1,44 +1,21 @@
 //! Lookups and the staleness ladder.
 
 use super::*;
-use crate::config::{Adapters, Prefix, Routing, Scrape};
-use crate::table::{Discovered, Models};
+use crate::config::Config;
+use crate::table::{Discovered, Models, Trend};
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
 pub(crate) fn pool(discovery: Discovery) -> Pool {
-    Pool {
-        name: "llama".into(),
-        models: Vec::new(),
-        engine: None,
-        discovery,
-        scrape: Scrape {
-            path: None,
-            port: None,
-            interval: Millis(1_000),
-            timeout: Millis(1_000),
-            models_interval: Millis(10_000),
-            cluster: "pods".into(),
-            address_header: "x-pod".into(),
-            tls: false,
-            in_band: true,
-            per_second: 10_000,
-            headers: Vec::new(),
-        },
-        adapters: Adapters {
-            resolver: false,
-            cold_load: Millis(500),
-        },
-        routing: Routing {
-            prefill_tokens_per_second: 5_000,
-            expected_output_tokens: 256,
-            stale_after: Millis(10_000),
-            prefix: Prefix {
-                enabled: true,
-                max_bytes: 1 << 20,
-            },
-        },
-    }
+    let mut pool = Config::minimal(&[address("10.0.0.1:8000")]).unwrap().pools.remove(0);
+    pool.name = "llama".into();
+    pool.discovery = discovery;
+    pool.scrape.cluster = "pods".into();
+    pool.scrape.address_header = "x-pod".into();
+    pool.adapters.cold_load = Millis(500);
+    pool.routing.prefill_tokens_per_second = 5_000;
+    pool.routing.stale_after = Millis(10_000);
+    pool
 }
 
 fn address(text: &str) -> PodAddress {
@@ -71,6 +48,7 @@ fn a_reading_goes_down_the_ladder_with_age() {
 fn a_pod_that_was_never_read_or_is_frozen_is_unknown() {
     check_freshness(|pod| pod.scraped_at = None, 100_000, Freshness::Unknown);
     check_freshness(|pod| pod.trend = Trend::Frozen, 100_000, Freshness::Unknown);
+    check_freshness(|pod| pod.trend = Trend::Several, 100_000, Freshness::Unknown);
     check_freshness(|pod| pod.trend = Trend::Stuck, 100_000, Freshness::Fresh);
 }
 

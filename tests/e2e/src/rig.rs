@@ -157,9 +157,7 @@ impl Setup {
             yaml = yaml.replace(from, to);
         }
         if !self.serviced {
-            let (before, rest) = yaml.split_once("bootstrap_extensions:").context("no service")?;
-            let (_, after) = rest.split_once("static_resources:").context("no resources")?;
-            yaml = format!("{before}static_resources:{after}");
+            yaml = without_service(&yaml)?;
         }
         yaml = yaml.replace("@folder@", &folder.display().to_string());
         for (name, pod) in names.iter().zip(&pods) {
@@ -316,6 +314,16 @@ fn split_listener(folder: &Path, yaml: &str) -> Result<String> {
         "node: {{ id: rig, cluster: rig }}\ndynamic_resources:\n  lds_config: {{ resource_api_version: V3, path_config_source: {{ path: {path:?} }} }}\n"
     );
     Ok(format!("{dynamic}{before}  clusters:{after}"))
+}
+
+/// A rendered configuration without the companion service: nobody reads the pods.
+///
+/// # Errors
+/// When it is rendered otherwise.
+pub fn without_service(yaml: &str) -> Result<String> {
+    let (before, rest) = yaml.split_once("bootstrap_extensions:").context("no service")?;
+    let (_, after) = rest.split_once("static_resources:").context("no resources")?;
+    Ok(format!("{before}static_resources:{after}"))
 }
 
 /// A Berth config for these pods, with fast scrapes and decisions shown.

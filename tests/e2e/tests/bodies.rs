@@ -32,6 +32,16 @@ fn image(bytes: usize) -> Vec<u8> {
     format!(r#"{{"messages":[{{"role":"user","content":{parts}}}],"max_tokens":2,"model":"sql"}}"#).into_bytes()
 }
 
+const FORM: (&str, &str) = ("content-type", "multipart/form-data; boundary=frontier");
+
+/// A form with a file of so many bytes, the model behind it. The file is full of what is nearly a boundary.
+fn form(bytes: usize) -> Vec<u8> {
+    let mut body = b"--frontier\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\nContent-Type: audio/wav\r\n\r\n".to_vec();
+    body.extend(b"\r\n--frontie\0\xff".repeat(bytes / 12));
+    body.extend(b"\r\n--frontier\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nsql\r\n--frontier--\r\n");
+    body
+}
+
 /// It was routed to the pod with the adapter, and the pod got these very bytes.
 #[track_caller]
 fn arrived_whole(rig: &Rig, what: &str, path: &str, answer: &Answer, body: &[u8]) -> Result<()> {
@@ -114,6 +124,12 @@ async fn beyond_the_bound_several_pools_pass_to_the_balancer() -> Result<()> {
     assert_eq!(rig.count("passed.body-too-large").await?, 1);
     let received = rig.received(answer.pod(), CHAT)?.pop().context("nothing received")?;
     assert_eq!(received.body_hash, hash(&body));
+    let body = form(20 << 20);
+    let answer = rig.client().send("POST", AUDIO, &[FORM], body.clone()).await?;
+    assert_eq!(answer.decision("pod"), "", "a form is read as a form");
+    assert_eq!(rig.count("passed.body-too-large").await?, 2);
+    let received = rig.received(answer.pod(), AUDIO)?.pop().context("nothing received")?;
+    assert_eq!(received.body_hash, hash(&body));
     // A body that can be read tells its pool.
     assert_eq!(routed(&rig.client(), &chat("sql", "small", 2, 2)).await?.status, 200);
     Ok(())
@@ -122,12 +138,9 @@ async fn beyond_the_bound_several_pools_pass_to_the_balancer() -> Result<()> {
 #[tokio::test]
 async fn a_form_names_its_model_behind_the_file() -> Result<()> {
     let rig = Setup::new("form", two()).start().await?;
-    let mut body = b"--frontier\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\nContent-Type: audio/wav\r\n\r\n".to_vec();
-    body.extend(b"\r\n--frontie\0\xff".repeat(100_000));
-    body.extend(b"\r\n--frontier\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nsql\r\n--frontier--\r\n");
-    let headers = [("content-type", "multipart/form-data; boundary=frontier")];
+    let body = form(1_200_000);
     for client in [rig.client(), Client::http2(rig.envoy.gateway)] {
-        let answer = client.send("POST", AUDIO, &headers, body.clone()).await?;
+        let answer = client.send("POST", AUDIO, &[FORM], body.clone()).await?;
         arrived_whole(&rig, "a form", AUDIO, &answer, &body)?;
         let received = rig.received("a", AUDIO)?.pop().context("nothing received")?;
         ensure!(

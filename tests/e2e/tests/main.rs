@@ -14,6 +14,7 @@ mod rendered;
 mod reports;
 mod retry;
 mod routing;
+mod scenarios;
 mod scrape;
 mod steering;
 mod streaming;

@@ -1,11 +1,11 @@
-//! The right pod: the four stories, and every way in which a request names its model and its size.
+//! The right pod: every way in which a request names its model and its size. The four stories are scenarios.
 
 use anyhow::{Result, ensure};
 use berth_tests_e2e::rig::{Rig, Setup};
 use berth_tests_simulator::server::Pinned;
 use serde_json::{Value, json};
 
-use crate::support::{CHAT, JSON, arrived, busy, chat, full, idle, lands, pod, routed};
+use crate::support::{CHAT, JSON, arrived, chat, full, idle, pod, routed};
 
 /// Every inference path, with a body that names the adapter `sql`.
 fn paths() -> Vec<(&'static str, Value)> {
@@ -51,59 +51,6 @@ async fn rig(name: &str) -> Result<Rig> {
     let mut pods = vec![pod("a", &["sql"]), pod("b", &["sql"]), pod("c", &[]), pod("large", &[])];
     pods[3].engine.num_gpu_blocks = 12_000;
     Setup::new(name, pods).start().await
-}
-
-#[tokio::test]
-async fn the_four_stories_hold() -> Result<()> {
-    let rig = rig("stories").await?;
-    let client = rig.client();
-
-    // (a) KV room.
-    rig.pin(&[("a", full()), ("b", full()), ("c", busy()), ("large", full())])
-        .await?;
-    for _ in 0..5 {
-        assert_eq!(lands(&client, &chat("llama", "room", 50, 2)).await?, "c");
-    }
-    // Without a model the base is meant.
-    let base = json!({"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2});
-    assert_eq!(lands(&client, &base).await?, "c");
-
-    // (c) The adapter is on a busy pod only: waiting there is cheaper than a cold load. First of
-    // the adapter's stories, since b is cold until it is sent one.
-    rig.pin(&[
-        ("a", with_adapter(busy())),
-        ("b", idle()),
-        ("c", idle()),
-        ("large", idle()),
-    ])
-    .await?;
-    assert_eq!(lands(&client, &chat("sql", "wait", 50, 2)).await?, "a");
-    // ... and on a full one: the cold load is cheaper.
-    rig.pin(&[("a", with_adapter(full())), ("b", idle())]).await?;
-    assert_eq!(lands(&client, &chat("sql", "load", 50, 2)).await?, "b");
-
-    // (b) Adapter on a full pod and on a free one.
-    rig.pin(&[("a", with_adapter(full())), ("b", with_adapter(busy()))])
-        .await?;
-    assert_eq!(lands(&client, &chat("sql", "warm", 50, 2)).await?, "b");
-
-    // (d) 14,000 tokens fit only the pod with the higher percentage: 30 % of 192,000 tokens are
-    // 57,600, 80 % of 64,000 leave 12,800.
-    let part = |kv| Pinned {
-        running: Some(4.0),
-        waiting: Some(0.0),
-        kv_usage: Some(kv),
-        ..Pinned::default()
-    };
-    rig.pin(&[
-        ("a", part(0.8)),
-        ("b", part(0.8)),
-        ("c", part(0.8)),
-        ("large", part(0.85)),
-    ])
-    .await?;
-    assert_eq!(lands(&client, &chat("llama", "long", 14_000, 2)).await?, "large");
-    Ok(())
 }
 
 #[tokio::test]

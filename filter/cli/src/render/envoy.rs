@@ -44,7 +44,7 @@ const FORWARDED: [&str; 22] = [
 ];
 
 /// Renders the whole file.
-pub fn render(config: &Config, document: &str, args: &EnvoyArgs) -> anyhow::Result<String> {
+pub fn render(config: &Config, document: &[u8], args: &EnvoyArgs) -> anyhow::Result<String> {
     let [pool] = config.pools.as_slice() else {
         bail!(
             "{} pools in one config: a listener is rendered for one pool; write one config per pool, each with its own --listen",
@@ -101,8 +101,8 @@ fn select(template: &str, without: bool) -> String {
 }
 
 /// The config as it is put into Envoy: held bodies may be as large as the rendered routes allow.
-fn embedded(document: &str) -> anyhow::Result<String> {
-    let mut value: Value = serde_json::from_str(document).context("the config is not JSON")?;
+fn embedded(document: &[u8]) -> anyhow::Result<String> {
+    let mut value: Value = serde_json::from_slice(document).context("the config is not JSON")?;
     if let Some(root) = value.as_object_mut() {
         let body = root.entry("body").or_insert_with(|| json!({}));
         if let Some(body) = body.as_object_mut() {

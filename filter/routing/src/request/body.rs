@@ -12,6 +12,7 @@ pub struct BodyReader {
     format: Format,
     /// The path alone asks for a stream (/generate_stream).
     stream: bool,
+    bound: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -29,6 +30,7 @@ impl BodyReader {
             api,
             format,
             stream: false,
+            bound: usize::MAX,
         }
     }
 
@@ -39,12 +41,24 @@ impl BodyReader {
             api,
             format: Format::Multipart(Box::new(Multipart::new(api, boundary))),
             stream: false,
+            bound: usize::MAX,
         }
     }
 
     /// The path asks for a stream whatever the body says.
     pub(super) fn streaming(self, stream: bool) -> Self {
         Self { stream, ..self }
+    }
+
+    /// At most so many bytes may be held.
+    pub(super) fn bounded(self, bound: usize) -> Self {
+        Self { bound, ..self }
+    }
+
+    /// Bytes of the body after which it is decided by what was read, [`Self::facts`].
+    #[must_use]
+    pub const fn bound(&self) -> usize {
+        self.bound
     }
 
     /// Which API this is.

@@ -3,6 +3,7 @@
 use super::multipart::parameter;
 use super::{Api, BodyReader};
 use crate::limits::BOUNDARY_MAX_BYTES;
+use berth_shared_state::limits::BODY_START_BYTES;
 use serde::Serialize;
 
 /// The head of a request.
@@ -17,11 +18,8 @@ pub struct Head<'a> {
 /// What to do with the body.
 #[derive(Clone, Debug)]
 pub enum HeadVerdict {
-    /// Hold it and read it.
+    /// Hold it and read it, up to [`BodyReader::bound`].
     Hold(BodyReader),
-    /// An inference request whose declared length is over the hold bound: decide by a trusted
-    /// model header or a single pool, or read a prefix with [`BodyReader::json`].
-    TooLarge(Api),
     /// Not for Berth; goes on untouched.
     Pass(PassReason),
 }
@@ -121,14 +119,18 @@ const ROUTES: [Route; 17] = [
     },
 ];
 
-/// Decides about a body by its head. `hold_bytes` is the largest body that may be held.
+/// Decides about a body by its head. `hold_bytes` is the largest body that may be held. Of a body that is known to be
+/// larger only the start is: what that does not tell, a trusted header or a single pool may.
 #[must_use]
 pub fn classify(head: &Head<'_>, hold_bytes: usize) -> HeadVerdict {
+    let too_large = declared_length(head).is_some_and(|length| length > hold_bytes as u64);
+    let bound = if too_large {
+        hold_bytes.min(BODY_START_BYTES)
+    } else {
+        hold_bytes
+    };
     match inference(head) {
-        Ok(reader) if declared_length(head).is_some_and(|length| length > hold_bytes as u64) => {
-            HeadVerdict::TooLarge(reader.api())
-        }
-        Ok(reader) => HeadVerdict::Hold(reader),
+        Ok(reader) => HeadVerdict::Hold(reader.bounded(bound)),
         Err(reason) => HeadVerdict::Pass(reason),
     }
 }

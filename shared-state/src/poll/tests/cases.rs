@@ -206,6 +206,50 @@ fn load_that_never_moves_is_frozen() {
 }
 
 #[test]
+fn an_older_process_three_times_means_several_pods() {
+    // A page of the process that started at this second.
+    let started = |at: u32| Sample {
+        started_at: Some(1e9 + f64::from(at)),
+        ..busy(0, 0, 9.0)
+    };
+    // Two pods by turns: pages 2, 4 and 6 go back.
+    let turns = |n: u32| started(if n.min(7).is_multiple_of(2) { 0 } else { 100 });
+    check_trend(turns, 6, Trend::Live);
+    check_trend(turns, 7, Trend::Several);
+    // From page 7 on it is one pod; page 26 is the twentieth that does not go back.
+    check_trend(turns, 26, Trend::Several);
+    check_trend(turns, 27, Trend::Live);
+    // Returns that are rare are a clock's: one in 21 pages.
+    check_trend(|n| started(if n % 21 == 1 { 100 } else { 0 }), 300, Trend::Live);
+    // A process that restarts with every page is one pod.
+    check_trend(|n| started(n * 100), 60, Trend::Live);
+    // Half a second is a rounding.
+    check_trend(
+        |n| Sample {
+            started_at: Some(1e9 + f64::from(n % 2) / 2.0),
+            ..busy(0, 0, 9.0)
+        },
+        60,
+        Trend::Live,
+    );
+}
+
+#[test]
+fn several_pods_behind_an_address_are_no_restarts() {
+    let mut history = history::History::default();
+    let mut restarts = 0;
+    for page in 0..60_u32 {
+        let sample = Sample {
+            started_at: Some(1e9 + f64::from(page % 2) * 100.0),
+            ..busy(0, 0, 9.0)
+        };
+        restarts += u32::from(history.step(&sample, Millis(page.into())).restarted);
+    }
+    // Pages 1 to 5, before the third return.
+    assert_eq!(restarts, 5);
+}
+
+#[test]
 fn what_cannot_move_is_not_frozen() {
     check_trend(|_| busy(0, 0, 9.0), 60, Trend::Live);
     check_trend(

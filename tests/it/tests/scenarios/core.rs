@@ -10,7 +10,7 @@ use berth_filter_routing::decision::{Action, explain};
 use berth_filter_routing::header;
 use berth_filter_routing::ledger::Outcome;
 use berth_filter_routing::prefix::{Blocks, Hasher};
-use berth_filter_routing::request::{BodyReader, Facts, Head, HeadVerdict, PassReason, classify};
+use berth_filter_routing::request::{Facts, Head, HeadVerdict, PassReason, classify};
 use berth_filter_routing::view::{self, Steering, View};
 use berth_shared_state::config::Config;
 use berth_shared_state::limits::TICK;
@@ -155,9 +155,8 @@ fn read(head: &[(String, String)], body: &[u8], hold: usize) -> Result<(Facts, B
     let mut hasher = Hasher::default();
     let facts = match classify(&head, hold) {
         HeadVerdict::Pass(reason) => Err(reason),
-        HeadVerdict::TooLarge(api) => Ok(BodyReader::json(api).facts()),
-        HeadVerdict::Hold(mut reader) if body.len() >= hold => {
-            reader.feed(&body[..hold], &mut hasher);
+        HeadVerdict::Hold(mut reader) if body.len() >= reader.bound() => {
+            reader.feed(&body[..reader.bound()], &mut hasher);
             Ok(reader.facts())
         }
         HeadVerdict::Hold(mut reader) => {

@@ -53,7 +53,7 @@ fn pod() -> impl Strategy<Value = Pod> {
             Readiness::NotReady,
             Readiness::Draining,
         ]),
-        prop::sample::select(vec![Trend::Live, Trend::Frozen, Trend::Stuck]),
+        prop::sample::select(vec![Trend::Live, Trend::Frozen, Trend::Stuck, Trend::Several]),
         prop::sample::select(vec![Status::Ok, Status::Suspect, Status::Unknown, Status::Reject]),
         prop::sample::select(vec![None, Some(Engine::Vllm), Some(Engine::LlamaCpp)]),
         prop::option::of(millis()),

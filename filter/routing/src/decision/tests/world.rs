@@ -4,9 +4,7 @@ use berth_shared_state::config::{Config, Discovery, Pool, Routing};
 use berth_shared_state::pod::PodAddress;
 use berth_shared_state::sample::{Engine, Level, Status};
 use berth_shared_state::snapshot::Snapshot;
-use berth_shared_state::table::{
-    ActiveAdapters, Discovered, Load, Models, NameId, PodRow, Rates, Readiness, Table, Trend,
-};
+use berth_shared_state::table::{ActiveAdapters, Discovered, Load, Models, NameId, PodRow, Readiness, Table};
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 
 use crate::decision::{Action, Ask, Decision, Input, PodFacts, PoolFacts, adapter_key, decide};
@@ -51,8 +49,8 @@ pub fn address(index: usize) -> PodAddress {
 
 /// 8,000 tokens per second: 8 tokens are a millisecond.
 pub fn pool() -> Pool {
-    let document = br#"{"pools": [{"name": "main", "discovery": {"static": ["10.0.0.1:8000"]}}]}"#;
-    let mut pool = Config::parse(document).unwrap().pools.remove(0);
+    let mut pool = Config::minimal(&[address(0)]).unwrap().pools.remove(0);
+    pool.name = "main".to_owned();
     pool.discovery = Discovery::EnvoyAdmin {
         cluster: "pods".to_owned(),
         admin: "admin".to_owned(),
@@ -85,27 +83,16 @@ pub fn idle(index: usize) -> Pod {
         sleeping: None,
     };
     let row = PodRow {
-        address: address(index),
-        name: None,
         readiness: Readiness::Ready,
-        since: UnixMillis(0),
-        incarnation: 0,
         scraped_at: Some(ago(500)),
-        failures: 0,
-        last_error: None,
-        trend: Trend::Live,
         load,
-        rates: Rates::default(),
-        activity: None,
-        resident: None,
         models: Some(Models {
             at: ago(5_000),
             bases: vec![BASE],
             adapters: Vec::new(),
             max_model_len: None,
         }),
-        proxy_active: None,
-        reported_at: None,
+        ..PodRow::unread(address(index), UnixMillis(0))
     };
     Pod {
         row,

@@ -19,7 +19,6 @@ fn verdict(headers: &[(&str, &str)], end_of_stream: bool) -> HeadVerdict {
 fn shown(verdict: &HeadVerdict) -> String {
     match verdict {
         HeadVerdict::Hold(reader) => format!("hold {:?}", reader.api()),
-        HeadVerdict::TooLarge(api) => format!("too large {api:?}"),
         HeadVerdict::Pass(reason) => format!("pass {}", reason.as_str()),
     }
 }
@@ -158,14 +157,54 @@ fn a_request_without_body_passes() {
 }
 
 #[test]
-fn a_declared_length_over_the_hold_bound_is_told_at_once() {
-    check_headers(&[("content-length", "1000")], "hold Chat");
-    check_headers(&[("content-length", "1001")], "too large Chat");
+fn of_a_declared_length_over_the_hold_bound_only_the_start_is_held() {
+    #[track_caller]
+    fn check(hold: usize, length: &str, bound: usize) {
+        let headers: [(&str, &[u8]); 2] = [
+            (":path", b"/v1/chat/completions"),
+            ("content-length", length.as_bytes()),
+        ];
+        let head = Head {
+            headers: &headers,
+            end_of_stream: false,
+        };
+        let HeadVerdict::Hold(reader) = classify(&head, hold) else {
+            panic!("passed");
+        };
+        assert_eq!(reader.bound(), bound, "{hold}, {length}");
+    }
+    check(1 << 20, "1048576", 1 << 20);
+    check(1 << 20, "1048577", 64 << 10);
+    check(1 << 20, "many", 1 << 20);
+    check(1000, "1000", 1000);
+    check(1000, "1001", 1000);
     check_headers(
         &[("content-length", "1001"), ("content-type", "text/plain")],
         "pass content-type",
     );
-    check_headers(&[("content-length", "many")], "hold Chat");
+}
+
+#[test]
+fn a_form_that_is_too_large_is_read_as_a_form() {
+    #[track_caller]
+    fn check(start: &str, model: Option<&str>) {
+        let headers = [
+            (":path", "/v1/audio/transcriptions"),
+            ("content-type", "multipart/form-data; boundary=b"),
+            ("content-length", "1001"),
+        ];
+        let HeadVerdict::Hold(mut reader) = verdict(&headers, false) else {
+            panic!("passed");
+        };
+        reader.feed(start.as_bytes(), &mut NoPrompt);
+        let facts = reader.facts();
+        assert_eq!(facts.model.as_deref(), model, "{start}");
+        assert!(!facts.malformed && !facts.complete, "{start}");
+    }
+    let model = "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nsql\r\n";
+    let file = "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\nRIFF";
+    check(&format!("{model}{file}"), Some("sql"));
+    check(file, None);
 }
 
 #[test]
