@@ -83,8 +83,8 @@ pub struct Seat {
     key: String,
     me: Candidate,
     clock: Clock,
-    /// Of the last renewal; `None` = standing by.
-    renewed: Option<Millis>,
+    /// As far as it knows; it asks again when due.
+    holds: bool,
     /// When the lease is read next.
     due: Millis,
     /// First look.
@@ -110,7 +110,7 @@ impl Seat {
             key,
             me,
             clock: Clock::default(),
-            renewed: None,
+            holds: false,
             due: Millis(0),
             since: None,
             seen: None,
@@ -121,14 +121,14 @@ impl Seat {
     /// Whether it holds the lease as far as it knows.
     #[must_use]
     pub const fn holds(&self) -> bool {
-        self.renewed.is_some()
+        self.holds
     }
 
     /// To be called on every tick: may this context poll now? Touches shared data once per
     /// [`LEASE_RENEW`] or [`LEASE_LOOK`].
     pub fn tick(&mut self, store: &dyn SharedData, now: UnixMillis) -> bool {
         if self.rests(now) {
-            return self.holds();
+            return self.holds;
         }
         for _ in 0..TRIES {
             let read = store.get(&self.key);
@@ -138,12 +138,12 @@ impl Seat {
                 break;
             }
         }
-        self.holds()
+        self.holds
     }
 
     /// Gives the lease back, so that nobody has to wait for its end.
     pub fn release(&mut self, store: &dyn SharedData) {
-        if self.renewed.take().is_none() {
+        if !core::mem::take(&mut self.holds) {
             return;
         }
         if let Ok(Some(stored)) = store.get(&self.key)
@@ -177,7 +177,7 @@ impl Seat {
         };
         let Some(stored) = stored else {
             let waited = Millis(now.steady.0.saturating_sub(self.since.unwrap_or_default().0));
-            if !self.me.preferred && !self.holds() && waited < LEASE_PATIENCE {
+            if !self.me.preferred && !self.holds && waited < LEASE_PATIENCE {
                 self.due = now.steady + Millis(LEASE_PATIENCE.0 - waited.0);
                 return None;
             }
@@ -190,7 +190,7 @@ impl Seat {
             Some(lease) if lease.holder.nonce == self.me.nonce => true,
             Some(lease) => {
                 // It is another's now, whatever comes.
-                self.renewed = None;
+                self.holds = false;
                 lease.expires <= now.wall || still >= LEASE || self.me.outranks(&lease.holder)
             }
             // Foreign, torn, or a value that was emptied: nobody renews it, or it can be read next time.
@@ -208,7 +208,7 @@ impl Seat {
         let steady = self.clock.now().steady;
         match written {
             Ok(()) => {
-                self.renewed = Some(steady);
+                self.holds = true;
                 self.due = steady + LEASE_RENEW;
                 true
             }
@@ -217,14 +217,14 @@ impl Seat {
                 false
             }
             Err(_) => {
-                self.renewed = None;
+                self.holds = false;
                 true
             }
         }
     }
 
     fn stand_by(&mut self) -> Option<Write> {
-        self.renewed = None;
+        self.holds = false;
         None
     }
 

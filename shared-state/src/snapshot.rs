@@ -95,18 +95,18 @@ impl Snapshot {
     }
 
     /// How far a pod's reading can be believed. `stale_after` wins over the intervals, unless the budget
-    /// stretches them.
+    /// stretches them. Reports in answers keep a page fresh, but not beyond that: they say half of it.
     #[must_use]
     pub fn freshness(&self, pod: &PodRow, pool: &Pool, now: UnixMillis) -> Freshness {
         let stretched = self.table.scrape_interval.min(SCRAPE_INTERVAL_MAX);
         let interval = pool.scrape.interval.max(stretched);
         let stale_after = pool.routing.stale_after;
         let stale_after = stale_after.max(Millis(interval.0.saturating_mul(STALE_AFTER_INTERVALS_MIN)));
-        match pod.gauges_at() {
+        match pod.scraped_at {
             _ if !pod.trend.is_believed() => Freshness::Unknown,
             None => Freshness::Unknown,
             Some(at) if now.since(at) > stale_after || at.since(now) > stale_after => Freshness::Unknown,
-            Some(at) if now.since(at) <= intervals(interval) => Freshness::Fresh,
+            Some(at) if now.since(at.max(pod.reported_at.unwrap_or(at))) <= intervals(interval) => Freshness::Fresh,
             Some(_) => Freshness::Ageing,
         }
     }

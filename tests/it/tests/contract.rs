@@ -29,6 +29,11 @@ fn the_public_names_are_these() {
     assert_eq!(names::table_key("llama"), "berth/2/llama/table");
     assert_eq!(names::ledger_key("llama"), "berth/2/llama/ledger");
     assert_eq!(names::lease_key("llama"), "berth/2/llama/lease");
+    assert_eq!(names::reports_key("llama"), "berth/2/llama/reports");
+    assert_eq!(
+        (names::LOAD_FORMAT, names::LOAD_REPORT),
+        ("endpoint-load-metrics-format", "endpoint-load-metrics")
+    );
 }
 
 /// Host calls that all supported hosts define with equal types, and the WASI calls of Rust's std.
