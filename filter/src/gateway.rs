@@ -3,10 +3,11 @@
 use std::rc::Rc;
 
 use berth_filter_routing::decision::{Action, Decision, Reason};
+use berth_filter_routing::header;
 use berth_filter_routing::hold::Hold;
 use berth_filter_routing::ledger::Outcome;
 use berth_filter_routing::prefix::{Blocks, Hasher};
-use berth_filter_routing::request::{Facts, PassReason};
+use berth_filter_routing::request::{Facts, ModelsQuestion, PassReason};
 use berth_filter_routing::view::{Counts, Request, Steering, View};
 use berth_shared_state::config::Config;
 use berth_shared_state::limits::TICK;
@@ -24,6 +25,9 @@ use crate::stream::Stream;
 
 /// Why a request passes where the host does not deliver held bodies.
 pub const NO_BODY_HOLD: &str = "no-body-hold";
+
+/// Stat: questions for models that were answered here.
+const MODELS_ANSWERED: &str = "berth.models_answered";
 
 /// One root context of the filter.
 pub struct Gateway {
@@ -83,6 +87,29 @@ impl Gateway {
     /// Steering inputs from the headers that the config trusts.
     pub fn steering(&self, headers: &[(&str, &[u8])]) -> Steering {
         Steering::from_headers(&self.config.trust, headers.iter().copied())
+    }
+
+    /// Whether the proxy's routes lead by the pool.
+    pub fn has_pools(&self) -> bool {
+        self.config.pools.len() > 1
+    }
+
+    /// Status and body of the answer to a question for models; `None` = the pods shall answer, or nothing is known.
+    pub fn models(&mut self, question: &ModelsQuestion) -> Option<(u16, String)> {
+        if !self.config.models.list {
+            return None;
+        }
+        let catalogue = self.view.catalogue(&HostStore, host::now());
+        if catalogue.is_empty() {
+            return None;
+        }
+        self.stats.count(MODELS_ANSWERED, 1);
+        let Some(name) = &question.name else {
+            return Some((200, catalogue.list(question.anthropic)));
+        };
+        let one = catalogue.one(name, question.anthropic);
+        let unknown = || (404, header::unlisted(name, question.anthropic));
+        Some(one.map_or_else(unknown, |body| (200, body)))
     }
 
     /// Decides one request and books it. `None`: nothing tells which pool it is for.
@@ -228,6 +255,7 @@ fn known(config: &Config) -> Stats {
     for reason in passes.chain([NO_BODY_HOLD]) {
         stats.define(MetricKind::Counter, &["berth.passed.", reason].concat());
     }
+    stats.define(MetricKind::Counter, MODELS_ANSWERED);
     stats.define(MetricKind::Gauge, "berth.no_body_hold");
     stats.define(MetricKind::Histogram, "berth.decision_us");
     for pool in &config.pools {

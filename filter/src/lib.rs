@@ -87,9 +87,9 @@ impl Vm for Filter {
         Action::Continue
     }
 
-    fn response_body(&mut self, stream: u32, size: usize, _end: bool) -> Action {
+    fn response_body(&mut self, stream: u32, size: usize, end: bool) -> Action {
         if let Some((stream, gateway)) = self.stream(stream) {
-            stream.response_body(gateway, size);
+            stream.response_body(gateway, size, end);
         }
         Action::Continue
     }

@@ -8,11 +8,13 @@
 //! The request's headers can only be written until the first `Continue`; what later phases need is
 //! copied before.
 
-use berth_filter_routing::decision::{Action as Chosen, Refusal};
+use berth_filter_routing::decision::{Action as Chosen, Refusal, Why};
 use berth_filter_routing::header;
 use berth_filter_routing::ledger::Outcome;
 use berth_filter_routing::prefix::{Blocks, Hasher};
-use berth_filter_routing::request::{BodyReader, Facts, Head, HeadVerdict, PassReason, classify};
+use berth_filter_routing::request::{BodyReader, Facts, Head, HeadVerdict, PassReason, asks_for_models, classify};
+use berth_filter_routing::restore::{Format, Restorer};
+use berth_filter_routing::rewrite::patched;
 use berth_filter_routing::view::Steering;
 use berth_shared_state::names;
 use berth_shared_state::pod::PodAddress;
@@ -38,6 +40,9 @@ pub struct Stream {
     client_asks: bool,
     /// The pod was asked for a load report.
     reports: bool,
+    /// The name in the body was replaced: by what, and what it was.
+    renamed: Option<(String, String)>,
+    restorer: Option<Restorer>,
     response: Response,
 }
 
@@ -79,6 +84,8 @@ impl Stream {
             explained: None,
             client_asks: false,
             reports: false,
+            renamed: None,
+            restorer: None,
             response: Response::default(),
         }
     }
@@ -102,13 +109,18 @@ impl Stream {
                 let _ = host::remove_header(Map::Request, name);
             }
         }
-        match classify(
-            &Head {
-                headers: &named,
-                end_of_stream: end,
-            },
-            gateway.hold_bytes(),
-        ) {
+        let head = Head {
+            headers: &named,
+            end_of_stream: end,
+        };
+        if let Some((status, body)) = asks_for_models(&head).and_then(|question| gateway.models(&question)) {
+            let _ = host::set_state(
+                names::STATE_DECISION,
+                format!("reply={status};reason=models").as_bytes(),
+            );
+            return answer(status, &[("content-type", "application/json")], &body, "models");
+        }
+        match classify(&head, gateway.hold_bytes()) {
             HeadVerdict::Pass(reason) => self.pass(gateway, reason.as_str()),
             HeadVerdict::Hold(reader) => self.hold(gateway, reader),
         }
@@ -174,22 +186,61 @@ impl Stream {
         let Some(decision) = gateway.decide(self.id, facts, prompt, &self.steering) else {
             return self.pass(gateway, PassReason::BodyTooLarge.as_str());
         };
+        if gateway.has_pools() {
+            // Any change of the headers makes Envoy choose the route anew: here by this one.
+            let _ = host::set_header(Map::Request, names::POOL, decision.why.pool.as_bytes());
+        }
         let why = header::decision(&decision);
         let _ = host::set_state(names::STATE_DECISION, why.as_bytes());
         self.explained = gateway.shows_decisions().then_some(why);
         match &decision.action {
-            Chosen::Route { endpoints, .. } => self.route(gateway, endpoints, facts),
+            Chosen::Route { endpoints, .. } => {
+                self.rewrite(facts, &decision.why);
+                self.route(gateway, endpoints, &decision.why);
+            }
             Chosen::Reply(refusal) => return self.reply(refusal, facts),
             Chosen::Pass(_) => self.phase = Phase::Passed,
         }
         Action::Continue
     }
 
-    fn route(&mut self, gateway: &mut Gateway, endpoints: &[PodAddress], facts: &Facts) {
+    /// Puts the target of a rewrite into the body. Every other byte of it stays.
+    fn rewrite(&mut self, facts: &Facts, why: &Why) {
+        let (Some(asked), Some(target), Some(at)) = (&why.asked, &why.model, facts.model_at) else {
+            return;
+        };
+        let start = host::buffer(Buffer::RequestBody, 0, at.end).unwrap_or_default();
+        let patched = patched(&start, at, target).ok_or(host::NOT_FOUND);
+        let length = host::header(Map::Request, "content-length").unwrap_or_default();
+        let length = core::str::from_utf8(&length)
+            .ok()
+            .and_then(|length| length.parse::<usize>().ok());
+        let written = patched.and_then(|patched| {
+            if let Some(length) = length {
+                let length = length.saturating_add(patched.len()).saturating_sub(at.end).to_string();
+                host::set_header(Map::Request, "content-length", length.as_bytes())?;
+            }
+            host::replace_start(Buffer::RequestBody, at.end, &patched)
+        });
+        match written {
+            Ok(()) => {
+                // A packed answer could not be read.
+                let _ = host::remove_header(Map::Request, "accept-encoding");
+                self.renamed = Some((target.clone(), asked.clone()));
+            }
+            Err(error) => log::error!("a body could not be rewritten ({error}): the pod gets the client's name"),
+        }
+    }
+
+    fn route(&mut self, gateway: &mut Gateway, endpoints: &[PodAddress], why: &Why) {
         let value = header::destination(endpoints);
-        if let Some(model) = facts.model.as_deref().and_then(header::model) {
+        let asked = why.asked.as_deref().or(why.model.as_deref());
+        if let Some(model) = asked.and_then(header::model) {
             let _ = host::set_header(Map::Request, names::MODEL_NAME, model.as_bytes());
             let _ = host::set_state(names::STATE_MODEL, model.as_bytes());
+        }
+        if let Some(base) = why.base.as_deref().and_then(header::model) {
+            let _ = host::set_header(Map::Request, names::BASE_MODEL_NAME, base.as_bytes());
         }
         match host::set_header(Map::Request, names::DESTINATION_ENDPOINT, value.as_bytes()) {
             Ok(()) => {
@@ -208,16 +259,10 @@ impl Stream {
         let _ = host::set_state(names::STATE_ENDPOINTS, value.as_bytes());
     }
 
-    fn reply(&mut self, refusal: &Refusal, facts: &Facts) -> Action {
+    fn reply(&self, refusal: &Refusal, facts: &Facts) -> Action {
         let headers = header::refusal(refusal);
         let body = header::body(refusal, facts.api);
-        match host::reply(refusal.status, &headers, body.as_bytes(), refusal.reason.as_str()) {
-            Ok(()) => Action::Pause,
-            Err(error) => {
-                log::error!("a reply could not be sent ({error}): the request goes on");
-                Action::Continue
-            }
-        }
+        answer(refusal.status, &headers, &body, refusal.reason.as_str())
     }
 
     /// Learns who answered, and whether the answer is a stream.
@@ -236,8 +281,21 @@ impl Stream {
         self.response.streams = header("content-type").starts_with(b"text/event-stream");
         let pod = self.served(gateway);
         self.report(gateway, pod);
+        self.restore_from(&header("content-type"), &header("content-encoding"), end);
         if end {
             self.response.first_byte = true;
+        }
+    }
+
+    /// Makes ready to put the client's name for the model back into the answer, if it was replaced.
+    fn restore_from(&mut self, kind: &[u8], coding: &[u8], end: bool) {
+        let (Some((target, asked)), Some(format)) = (self.renamed.take(), Format::of(kind)) else {
+            return;
+        };
+        let plain = coding.is_empty() || coding.eq_ignore_ascii_case(b"identity");
+        // Its length changes, and is known only at the end.
+        if plain && !end && host::remove_header(Map::Response, "content-length").is_ok() {
+            self.restorer = Some(Restorer::new(format, &target, &asked));
         }
     }
 
@@ -264,7 +322,7 @@ impl Stream {
     }
 
     /// The first bytes of a stream are its first token. Later pieces cost one look-up.
-    pub fn response_body(&mut self, gateway: &mut Gateway, size: usize) {
+    pub fn response_body(&mut self, gateway: &mut Gateway, size: usize, end: bool) {
         if !matches!(self.phase, Phase::Sent) {
             return;
         }
@@ -275,6 +333,25 @@ impl Stream {
         if !self.response.first_byte && size > 0 {
             self.response.first_byte = true;
             gateway.first_bytes(self.id, self.response.status, self.response.streams);
+        }
+        self.restore(size, end);
+    }
+
+    fn restore(&mut self, size: usize, end: bool) {
+        let Some(mut restorer) = self.restorer.take() else {
+            return;
+        };
+        let piece = host::buffer(Buffer::ResponseBody, 0, size).unwrap_or_default();
+        let mut restored = restorer.feed(&piece);
+        if end {
+            restored.extend(restorer.finish());
+        } else {
+            self.restorer = Some(restorer);
+        }
+        if restored != piece
+            && let Err(error) = host::replace_start(Buffer::ResponseBody, piece.len(), &restored)
+        {
+            log::error!("an answer could not be written ({error}): it keeps the pod's name for the model");
         }
     }
 
@@ -294,5 +371,16 @@ impl Stream {
     /// The host will never deliver the body: the request goes on undecided.
     pub fn let_go(&mut self) {
         self.phase = Phase::Passed;
+    }
+}
+
+/// Answers the client from here. Where that cannot be, the request goes on.
+fn answer(status: u16, headers: &[(&str, &str)], body: &str, details: &str) -> Action {
+    match host::reply(status, headers, body.as_bytes(), details) {
+        Ok(()) => Action::Pause,
+        Err(error) => {
+            log::error!("a reply could not be sent ({error}): the request goes on");
+            Action::Continue
+        }
     }
 }

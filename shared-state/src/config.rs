@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh64::xxh64;
 
 pub use reference::{json_schema, reference_markdown};
-pub use values::{duration_text, size_text};
+pub use values::{duration_text, nearest, size_text};
 
 use crate::pod::PodAddress;
 use crate::sample::Engine;
@@ -42,6 +42,10 @@ pub struct Config {
     pub pools: Vec<Pool>,
     /// Which steering inputs are believed, and from whom.
     pub trust: Trust,
+    /// What clients are told about models.
+    pub models: ModelNames,
+    /// Names that clients use for others. Their names differ.
+    pub rewrites: Vec<Rewrite>,
     /// How much of a request body is held.
     pub body: Body,
     /// What may be shown to clients and operators.
@@ -155,6 +159,8 @@ pub struct Adapters {
     /// The engines load adapters on first use (a resolver plugin): an unlisted name is routed by
     /// load instead of answered with 404.
     pub resolver: bool,
+    /// Adapters besides those that the pods list, each with its base where the config says so.
+    pub known: Vec<(String, Option<String>)>,
     /// Milliseconds a pod needs to load an adapter that is not in its memory.
     pub cold_load: Millis,
 }
@@ -187,6 +193,50 @@ pub struct Trust {
     /// Headers of a declared trusted hop, in lower case. Only names in
     /// [`crate::names::TRUSTABLE`].
     pub headers: Vec<String>,
+}
+
+/// What clients are told about models.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelNames {
+    /// Answer GET /v1/models here.
+    pub list: bool,
+    /// Suggest the nearest listed name in a 404.
+    pub near_names: bool,
+    /// Neither listed nor suggested.
+    pub hidden: Vec<String>,
+}
+
+/// A name that clients use, and what stands behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rewrite {
+    /// The name; `None` = every name without a rewrite of its own.
+    pub from: Option<String>,
+    /// At least one.
+    pub to: Vec<Target>,
+    /// Whose requests stay with one target.
+    pub sticky: Sticky,
+}
+
+/// A target of a rewrite.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The model or adapter.
+    pub model: String,
+    /// Its part of the requests, at least 1; equal where the config names none.
+    pub weight: u32,
+}
+
+/// Whose requests get the same target of a rewrite.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sticky {
+    /// Nobody's: chance decides for each.
+    #[default]
+    None,
+    /// Those of one session, by a trusted header.
+    Session,
+    /// Those of one user, by the body's `user`.
+    User,
 }
 
 /// Body handling.

@@ -264,3 +264,18 @@ pub const REPORTED_INTERVALS: u64 = 2;
 const _: () = assert!(REPORTED_INTERVALS < FRESH_INTERVALS);
 /// Tries to write over a value where the host wants its token: its few writers write seldom.
 pub const PUT_TRIES: usize = 4;
+
+/// Rewrites in one config: an alias for each of hundreds of models.
+pub const REWRITES_MAX: usize = 1024;
+/// Targets of one rewrite: a canary has two.
+pub const REWRITE_TARGETS_MAX: usize = 16;
+/// Largest weight of a target, as peers have it.
+pub const REWRITE_WEIGHT_MAX: u32 = 1_000_000;
+/// Names that the list of models leaves out.
+pub const HIDDEN_NAMES_MAX: usize = 1024;
+/// Models in an answer to GET /v1/models: the names of one full table, about 1 MB.
+pub const MODELS_LISTED_MAX: usize = NAMES_MAX;
+/// The list of models is made anew when it is older: clients ask for it seldom, pages are read every 10 s.
+pub const MODELS_LIST_MAX_AGE: Millis = Millis(1_000);
+/// Names of nearly the same length that are compared with an unknown one: 1 ms at most.
+pub const NEAR_NAMES_MAX: usize = 256;

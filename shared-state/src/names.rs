@@ -12,6 +12,8 @@ pub const ORIGINAL_DST_HOST: &str = "x-envoy-original-dst-host";
 pub const MODEL_NAME: &str = "x-gateway-model-name";
 /// The base model behind an adapter.
 pub const BASE_MODEL_NAME: &str = "x-gateway-base-model-name";
+/// The pool that serves a request, by its name in the config: where there are several, the proxy's routes lead by it.
+pub const POOL: &str = "x-berth-pool";
 /// Named priority of a request, and the alias that peers use.
 pub const OBJECTIVE: [&str; 2] = ["x-gateway-inference-objective", "x-llm-d-inference-objective"];
 /// Fairness flow of a request, and the alias that peers use.
@@ -31,7 +33,7 @@ pub const REASON: &str = "x-berth-reason";
 
 /// Headers that Berth sets or that could steer the proxy. A client's copy is removed on every path,
 /// before any early return, unless `trust` names it.
-pub const STRIPPED: [&str; 12] = [
+pub const STRIPPED: [&str; 13] = [
     DESTINATION_ENDPOINT,
     ORIGINAL_DST_HOST,
     ENDPOINT_SUBSET,
@@ -44,6 +46,7 @@ pub const STRIPPED: [&str; 12] = [
     REQUEST_TIMEOUT_MS,
     SESSION,
     DECISION,
+    POOL,
 ];
 
 /// Steering inputs that `trust.headers` may name. The others of [`STRIPPED`] pick the pod itself or

@@ -36,9 +36,10 @@ pub struct EnvoyArgs {
     /// Folder with `berth_filter.wasm` and `berth_service.wasm`, as Envoy sees it.
     #[arg(long, default_value = "dist")]
     pub wasm: PathBuf,
-    /// Headless service that lists the pods, `name:port`; for `discovery.envoy_admin`.
+    /// Headless service that lists the pods, `name:port`, or `pool=name:port` for each of several pools; for
+    /// `discovery.envoy_admin`.
     #[arg(long)]
-    pub dns: Option<String>,
+    pub dns: Vec<String>,
     /// Further paths to forward as they are, besides the inference paths (for example `/health`).
     #[arg(long)]
     pub forward: Vec<String>,

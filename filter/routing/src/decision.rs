@@ -28,9 +28,10 @@ mod serving;
 mod why;
 
 use candidates::{Candidates, Subset};
+pub(crate) use serving::is_ready;
 pub use serving::{Naming, adapter_key, naming};
-pub(crate) use why::word;
 pub use why::{Considered, Excluded, Note, Reason, Rung, Why};
+pub(crate) use why::{shortened, word};
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -186,6 +187,8 @@ pub struct Refusal {
     pub reason: Reason,
     /// The model asked for, shortened to what fits an answer.
     pub model: Option<String>,
+    /// The nearest name that the client may know, where the config lets it be told.
+    pub near: Option<String>,
 }
 
 /// Decides. Equal input and seed give an equal decision.

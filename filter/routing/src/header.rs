@@ -9,7 +9,7 @@ use berth_shared_state::names::REASON;
 use berth_shared_state::pod::PodAddress;
 use serde_json::json;
 
-use crate::decision::{Action, Decision, Reason, Refusal, word};
+use crate::decision::{Action, Decision, Reason, Refusal, shortened, word};
 use crate::request::{Api, prefers_anthropic_errors, valid_header_name};
 
 #[cfg(test)]
@@ -95,6 +95,18 @@ pub fn refusal(refusal: &Refusal) -> Vec<(&'static str, &'static str)> {
     headers
 }
 
+/// Body of the 404 for a model that is not listed.
+#[must_use]
+pub fn unlisted(name: &str, anthropic: bool) -> String {
+    let refusal = Refusal {
+        status: 404,
+        reason: Reason::ModelUnknown,
+        model: Some(shortened(name)),
+        near: None,
+    };
+    body(&refusal, anthropic.then_some(Api::Messages))
+}
+
 /// Body of a refusal, in the shape that the client's library reads.
 #[must_use]
 pub fn body(refusal: &Refusal, api: Option<Api>) -> String {
@@ -117,9 +129,15 @@ pub fn body(refusal: &Refusal, api: Option<Api>) -> String {
     body.to_string()
 }
 
+/// What a client is told of a name that nobody has.
+fn unknown_model(model: &str, near: Option<&str>) -> String {
+    let near = near.map_or_else(String::new, |near| format!(" Did you mean `{near}`?"));
+    format!("The model `{model}` does not exist.{near}")
+}
+
 fn message(refusal: &Refusal) -> String {
     match (refusal.reason, &refusal.model) {
-        (Reason::ModelUnknown, Some(model)) => format!("The model `{model}` does not exist."),
+        (Reason::ModelUnknown, Some(model)) => unknown_model(model, refusal.near.as_deref()),
         (Reason::ModelUnknown, None) => "The model does not exist.".to_owned(),
         (Reason::SubsetNoMatch, _) => "None of the allowed model servers is ready.".to_owned(),
         (Reason::NoTable | Reason::DiscoveryStale | Reason::NoReadyPod, _) => "No model server is ready.".to_owned(),

@@ -17,6 +17,7 @@ pub mod request;
 
 pub mod prefix;
 
+pub mod catalogue;
 pub mod cost;
 pub mod decision;
 pub mod header;
@@ -25,4 +26,6 @@ pub mod hold;
 pub mod lab;
 pub mod ledger;
 pub mod replay;
+pub mod restore;
+pub mod rewrite;
 pub mod view;

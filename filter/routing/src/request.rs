@@ -14,7 +14,7 @@
 mod body;
 mod found;
 mod head;
-mod json;
+pub(crate) mod json;
 mod kept;
 mod keys;
 mod multipart;
@@ -25,7 +25,7 @@ mod walk;
 mod tests;
 
 pub use body::BodyReader;
-pub use head::{Head, HeadVerdict, PassReason, classify};
+pub use head::{Head, HeadVerdict, ModelsQuestion, PassReason, asks_for_models, classify};
 
 use crate::limits::{
     ASCII_BYTES_PER_TOKEN, BYTES_PER_TOKEN_RANGE, KEPT_MAX_BYTES, MEDIA_TOKENS, MESSAGE_TOKENS, OTHER_BYTES_PER_TOKEN,
@@ -64,6 +64,8 @@ pub struct Facts {
     pub api: Option<Api>,
     /// `model` of the body (or adapter_id, lora_path); `None` = the pool's base.
     pub model: Option<String>,
+    /// Where that name stands in the body; `None` = another field decides, or there is none.
+    pub model_at: Option<ModelAt>,
     /// The model name was longer than any name can be: `model` is `None`, but the base was not
     /// asked for. No pod can know it, so the caller may answer 404.
     pub model_too_long: bool,
@@ -79,11 +81,24 @@ pub struct Facts {
     pub stream: bool,
     /// `cache_salt`, which separates prefixes of different tenants; its first 256 bytes.
     pub cache_salt: Option<String>,
+    /// `user` (Anthropic: `metadata.user_id`), its first 256 bytes.
+    pub user: Option<String>,
     /// The whole body was read and was well formed.
     pub complete: bool,
     /// The body is not JSON (or multipart) of the right shape, or nested too deep. The facts hold
     /// what was read before; the engine answers the client.
     pub malformed: bool,
+}
+
+/// Bytes `start..end` of a body that are the model's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ModelAt {
+    /// First byte.
+    pub start: usize,
+    /// The byte after the last one.
+    pub end: usize,
+    /// A JSON string with its quotes; else the bare name.
+    pub quoted: bool,
 }
 
 /// Size of a prompt, by what was found in it.

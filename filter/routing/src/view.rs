@@ -20,19 +20,21 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use berth_shared_state::config::Config;
-use berth_shared_state::limits::LEDGER_IN_FLIGHT_MAX;
+use berth_shared_state::limits::{LEDGER_IN_FLIGHT_MAX, MODELS_LIST_MAX_AGE};
 use berth_shared_state::pod::{PodAddress, PodKey};
 use berth_shared_state::snapshot::Snapshot;
 use berth_shared_state::store::SharedData;
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use fastrand::Rng;
 
+use crate::catalogue::{self, Catalogue};
 use crate::cost::AGREED_BLOCKS;
-use crate::decision::{self, Action, Ask, Booking, Decision, Naming, Reason, Why};
+use crate::decision::{self, Action, Ask, Booking, Decision, Naming, Reason, Refusal, Why};
 use crate::ledger::{Outcome, Sent, Synced};
 use crate::limits::ASCII_BYTES_PER_TOKEN;
 use crate::prefix::{Blocks, Written, seed};
 use crate::request::Facts;
+use crate::rewrite::{self, Sender};
 use pool::PoolView;
 pub use pool::TableError;
 pub use steering::Steering;
@@ -97,6 +99,8 @@ pub struct View {
     rng: Rng,
     routed: BTreeMap<u64, Routed>,
     counts: Counts,
+    catalogue: Catalogue,
+    listed_at: Option<UnixMillis>,
 }
 
 impl View {
@@ -114,6 +118,8 @@ impl View {
             rng: Rng::with_seed(seed),
             routed: BTreeMap::new(),
             counts: Counts::default(),
+            catalogue: Catalogue::default(),
+            listed_at: None,
         }
     }
 
@@ -158,10 +164,12 @@ impl View {
 
     /// Decides, and books the request where it is routed.
     pub fn decide(&mut self, store: &dyn SharedData, request: &Request<'_>, now: UnixMillis) -> Decision {
-        let model = model_of(request);
+        let config = Rc::clone(&self.config);
+        let asked = model_of(request);
+        let target = rewritten(&config, request, &mut self.rng);
+        let model = target.or(asked);
         let index = self.choose_pool(store, model, now);
         self.refresh_table(store, index, now);
-        let config = Rc::clone(&self.config);
         let (Some(pool), Some(view)) = (config.pools.get(index), self.pools.get_mut(index)) else {
             return nobody_decides();
         };
@@ -190,7 +198,9 @@ impl View {
             now,
             in_full: request.in_full,
         };
-        let decision = decision::decide(&input, &mut self.rng);
+        let mut decision = decision::decide(&input, &mut self.rng);
+        decision.why.asked = asked.filter(|_| target.is_some()).map(str::to_owned);
+        decision.why.base = catalogue::base_of(pool, view.snapshot(), model).map(str::to_owned);
         if let Action::Route { endpoints, booking } = &decision.action {
             let written = view.write(store, found, endpoints.first(), booking.context, &pods);
             self.counts.prefix(&written);
@@ -202,7 +212,35 @@ impl View {
             };
             self.book(store, request, routed, *booking, now);
         }
+        if let Action::Reply(refusal) = &mut decision.action {
+            self.told(store, refusal, decision.why.asked.as_deref(), now);
+        }
         decision
+    }
+
+    /// The models of all pools, from tables that may be [`MODELS_LIST_MAX_AGE`] old.
+    pub fn catalogue(&mut self, store: &dyn SharedData, now: UnixMillis) -> &Catalogue {
+        let fresh = |at: UnixMillis| at <= now && now.since(at) < MODELS_LIST_MAX_AGE;
+        if !self.listed_at.is_some_and(fresh) {
+            for index in 0..self.pools.len() {
+                self.refresh_table(store, index, now);
+            }
+            let views = self.pools.iter().map(PoolView::snapshot);
+            self.catalogue = Catalogue::new(&self.config, self.config.pools.iter().zip(views));
+            self.listed_at = Some(now);
+        }
+        &self.catalogue
+    }
+
+    /// A refusal in the client's own words, with the nearest name where that may be told.
+    fn told(&mut self, store: &dyn SharedData, refusal: &mut Refusal, asked: Option<&str>, now: UnixMillis) {
+        if let Some(asked) = asked {
+            refusal.model = Some(asked.to_owned());
+        }
+        if refusal.reason == Reason::ModelUnknown && self.config.models.near_names {
+            let model = refusal.model.as_deref().unwrap_or_default();
+            refusal.near = self.catalogue(store, now).nearest(model).map(str::to_owned);
+        }
     }
 
     /// The first byte of a response body came. `is_stream`: the response is an event stream, whose
@@ -350,6 +388,20 @@ fn model_of<'a>(request: &Request<'a>) -> Option<&'a str> {
         .as_deref()
         .or(too_long)
         .or(request.steering.model.as_deref())
+}
+
+/// What stands behind the name in the body. What cannot be replaced there is not rewritten.
+fn rewritten<'c>(config: &'c Config, request: &Request<'_>, rng: &mut Rng) -> Option<&'c str> {
+    let facts = request.facts;
+    let name = facts
+        .model_at
+        .and(facts.model.as_deref())
+        .filter(|_| !config.rewrites.is_empty())?;
+    let sender = Sender {
+        session: request.steering.session.as_deref(),
+        user: facts.user.as_deref(),
+    };
+    rewrite::target(&config.rewrites, name, sender, rng)
 }
 
 /// The pods that were tried and failed before the serving one.

@@ -11,6 +11,7 @@ unsafe extern "C" {
     pub fn proxy_get_current_time_nanoseconds(time: *mut u64) -> u32;
     pub fn proxy_set_tick_period_milliseconds(period: u32) -> u32;
     pub fn proxy_get_buffer_bytes(kind: u32, start: usize, max: usize, data: *mut *mut u8, size: *mut usize) -> u32;
+    pub fn proxy_set_buffer_bytes(kind: u32, start: usize, length: usize, data: *const u8, size: usize) -> u32;
     pub fn proxy_get_header_map_pairs(kind: u32, data: *mut *mut u8, size: *mut usize) -> u32;
     pub fn proxy_get_header_map_value(
         kind: u32,
@@ -80,6 +81,7 @@ mod native {
         proxy_get_current_time_nanoseconds(time: *mut u64);
         proxy_set_tick_period_milliseconds(period: u32);
         proxy_get_buffer_bytes(kind: u32, start: usize, max: usize, data: *mut *mut u8, size: *mut usize);
+        proxy_set_buffer_bytes(kind: u32, start: usize, length: usize, data: *const u8, size: usize);
         proxy_get_header_map_pairs(kind: u32, data: *mut *mut u8, size: *mut usize);
         proxy_get_header_map_value(kind: u32, key: *const u8, ks: usize, data: *mut *mut u8, size: *mut usize);
         proxy_replace_header_map_value(kind: u32, key: *const u8, ks: usize, value: *const u8, vs: usize);

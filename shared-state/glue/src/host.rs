@@ -127,6 +127,15 @@ pub fn buffer(kind: Buffer, start: usize, max: usize) -> HostResult<Vec<u8>> {
     adopt(status, data, size)
 }
 
+/// Puts other bytes in the place of the first `length` of a body. Envoy changes a body nowhere but at its start.
+///
+/// # Errors
+/// When there is no such body now.
+pub fn replace_start(kind: Buffer, length: usize, bytes: &[u8]) -> HostResult<()> {
+    // SAFETY: live slice.
+    done(unsafe { abi::proxy_set_buffer_bytes(kind as u32, 0, length, bytes.as_ptr(), bytes.len()) })
+}
+
 /// All headers of a map, as bytes: values need not be UTF-8.
 ///
 /// # Errors

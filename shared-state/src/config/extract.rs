@@ -6,10 +6,15 @@ use serde::de::DeserializeOwned;
 use serde::de::value::{Error, StrDeserializer};
 
 use super::check::{Is, Record};
-use super::{Adapters, Body, Config, Discovery, Pool, Prefix, Routing, Scrape, StatusPage, Trust};
+use super::{
+    Adapters, Body, Config, Discovery, ModelNames, Pool, Prefix, Rewrite, Routing, Scrape, StatusPage, Target, Trust,
+};
 use crate::limits::{STALE_AFTER_FLOOR, STALE_AFTER_INTERVALS};
 use crate::pod::PodAddress;
 use crate::units::Millis;
+
+/// The name of a rewrite that applies to all names.
+const CATCH_ALL: &str = "*";
 
 static UNSET: Is = Is::Unset;
 static EMPTY: Record = Record::EMPTY;
@@ -80,6 +85,13 @@ impl Record {
         })
     }
 
+    fn records<T>(&self, key: &str, take: impl Fn(&Self) -> T) -> Vec<T> {
+        self.items(key, |item| match item {
+            Is::Record(record) => Some(take(record)),
+            _ => None,
+        })
+    }
+
     fn addresses(&self, key: &str) -> Vec<PodAddress> {
         self.items(key, |item| match item {
             Is::Address(address) => Some(*address),
@@ -90,10 +102,7 @@ impl Record {
 
 /// The config of a document without errors.
 pub(super) fn config(document: &Record, epoch: u64) -> Config {
-    let mut pools = document.items("pools", |pool| match pool {
-        Is::Record(record) => Some(pool_of(record)),
-        _ => None,
-    });
+    let mut pools = document.records("pools", pool_of);
     // Pools may be polled by different contexts that do not know each other's, so each has a fixed share.
     let share = document.record("poll").count("budget_per_second") / (pools.len() as u32).max(1);
     pools.iter_mut().for_each(|pool| pool.scrape.per_second = share.max(1));
@@ -102,6 +111,12 @@ pub(super) fn config(document: &Record, epoch: u64) -> Config {
         trust: Trust {
             headers: document.record("trust").words("headers"),
         },
+        models: ModelNames {
+            list: document.record("models").flag("list"),
+            near_names: document.record("models").flag("near_names"),
+            hidden: document.record("models").words("hidden"),
+        },
+        rewrites: document.records("rewrites", rewrite),
         body: Body {
             hold_bytes: document.record("body").count("hold") as usize,
         },
@@ -125,10 +140,22 @@ fn pool_of(pool: &Record) -> Pool {
         discovery: discovery(pool.record("discovery")),
         adapters: Adapters {
             resolver: adapters.flag("resolver"),
+            known: adapters.records("known", |adapter| (adapter.name("name"), adapter.word("base"))),
             cold_load: adapters.millis("cold_load"),
         },
         scrape,
         routing,
+    }
+}
+
+fn rewrite(rewrite: &Record) -> Rewrite {
+    Rewrite {
+        from: rewrite.word("from").filter(|name| name != CATCH_ALL),
+        to: rewrite.records("to", |target| Target {
+            model: target.name("model"),
+            weight: target.count("weight").max(1),
+        }),
+        sticky: rewrite.choice("sticky").unwrap_or_default(),
     }
 }
 

@@ -65,6 +65,23 @@ pub(super) static DOCUMENT: Section = Section {
             Preset::Empty,
             "What may be shown to clients.",
         ),
+        field(
+            "models",
+            Kind::Section(&MODELS),
+            Preset::Empty,
+            "What clients are told about models.",
+        ),
+        field(
+            "rewrites",
+            Kind::List(&List {
+                of: Kind::Section(&REWRITE),
+                noun: "rewrites of different names",
+                min: 0,
+                max: limits::REWRITES_MAX,
+            }),
+            Preset::Empty,
+            "Aliases and canaries: names that clients use, and the models or adapters that stand behind them. One is applied per request: the one of the exact name, else the one of `*`.",
+        ),
         field("poll", Kind::Section(&POLL), Preset::Empty, "What polling may cost."),
         field(
             "role",
@@ -291,6 +308,17 @@ static ADAPTERS: Section = Section {
             "The engines load adapters on first use (a resolver plugin): a name that no pod lists is routed by load, not answered with 404.",
         ),
         field(
+            "known",
+            Kind::List(&List {
+                of: Kind::Section(&KNOWN_ADAPTER),
+                noun: "adapters",
+                min: 0,
+                max: limits::ADAPTERS_PER_POD_MAX,
+            }),
+            Preset::Empty,
+            "Adapters of this pool, besides those that its pods list: for engines that list none, and while nothing was read yet.",
+        ),
+        field(
             "cold_load",
             Kind::Duration {
                 min: crate::units::Millis(0),
@@ -298,6 +326,20 @@ static ADAPTERS: Section = Section {
             },
             Preset::Number(limits::COLD_LOAD.0),
             "What it costs to send a request to a pod that does not hold its adapter. Far more than the load takes: the load stalls the batch, evicts another adapter and starts a second home for this one.",
+        ),
+    ],
+};
+
+static KNOWN_ADAPTER: Section = Section {
+    path: "pools[].adapters.known[]",
+    doc: "An adapter that this pool serves whatever its pods list.",
+    fields: &[
+        field("name", Kind::Text(&MODEL_NAME), Preset::Required, "Its name."),
+        field(
+            "base",
+            Kind::Text(&MODEL_NAME),
+            Preset::Unset("the pool's base, if it is known to have one only"),
+            "The base model behind it, for `x-gateway-base-model-name`.",
         ),
     ],
 };
@@ -378,6 +420,88 @@ static TRUST: Section = Section {
         Preset::Empty,
         "Request headers to believe. Name one only where a hop in front of this proxy sets or removes it on every request: otherwise clients steer.",
     )],
+};
+
+static MODELS: Section = Section {
+    path: "models",
+    doc: "What clients are told about models.",
+    fields: &[
+        field(
+            "list",
+            Kind::Bool,
+            Preset::Bool(true),
+            "Answer `GET /v1/models` and `GET /v1/models/{name}` from what all pods list, with adapters and rewrites, without asking one. Off, or while nothing is known: the request passes to a pod of the first pool.",
+        ),
+        field(
+            "near_names",
+            Kind::Bool,
+            Preset::Bool(false),
+            "Name the nearest listed model in the 404 for an unknown one. Off: strangers learn no names by guessing.",
+        ),
+        field(
+            "hidden",
+            Kind::List(&List {
+                of: Kind::Text(&MODEL_NAME),
+                noun: "different names",
+                min: 0,
+                max: limits::HIDDEN_NAMES_MAX,
+            }),
+            Preset::Empty,
+            "Names that are neither listed nor suggested, such as the targets of a rewrite. Requests for them are served nevertheless.",
+        ),
+    ],
+};
+
+static REWRITE: Section = Section {
+    path: "rewrites[]",
+    doc: "One name, and what stands behind it. The name in the request's body is replaced, and in the answer restored; every other byte stays. A body whose name is not read in time (beyond `body.hold`), or that names its adapter in `adapter_id` or `lora_path`, is left as it is.",
+    fields: &[
+        field(
+            "from",
+            Kind::Text(&MODEL_NAME),
+            Preset::Required,
+            "The name that clients use; `*` is every name without a rewrite of its own.",
+        ),
+        field(
+            "to",
+            Kind::List(&List {
+                of: Kind::Section(&TARGET),
+                noun: "targets",
+                min: 1,
+                max: limits::REWRITE_TARGETS_MAX,
+            }),
+            Preset::Required,
+            "One target, or several that share the requests by weight.",
+        ),
+        field(
+            "sticky",
+            Kind::Choice(&["none", "session", "user"]),
+            Preset::Word("none"),
+            "Requests of one `session` (the header x-session-id, which `trust.headers` must name) or one `user` (the body's field) get the same target while the weights stand; those without one are dealt by chance.",
+        ),
+    ],
+};
+
+static TARGET: Section = Section {
+    path: "rewrites[].to[]",
+    doc: "A target of a rewrite. It is not rewritten again.",
+    fields: &[
+        field(
+            "model",
+            Kind::Text(&MODEL_NAME),
+            Preset::Required,
+            "A model or adapter, as its pods call it.",
+        ),
+        field(
+            "weight",
+            Kind::Count {
+                min: 1,
+                max: limits::REWRITE_WEIGHT_MAX as u64,
+            },
+            Preset::Unset("all targets get equal parts"),
+            "Its part of the requests. Either all targets of a rewrite have one or none.",
+        ),
+    ],
 };
 
 static BODY: Section = Section {

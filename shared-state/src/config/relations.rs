@@ -8,10 +8,12 @@ use hashbrown::HashMap;
 use super::check::{Checked, Is, Record, Report, identity};
 use super::values::duration_text;
 use crate::limits::STALE_AFTER_INTERVALS_MIN;
+use crate::names::SESSION;
 use crate::units::Millis;
 
 /// Checks the document.
 pub(super) fn check(document: &Record, report: &mut Report) {
+    rewrites(document, report);
     let Some(Is::List(pools)) = is(document, "pools") else {
         return;
     };
@@ -19,6 +21,7 @@ pub(super) fn check(document: &Record, report: &mut Report) {
     for (index, pool) in pools.iter().enumerate() {
         let Is::Record(pool) = &pool.is else { continue };
         name(index, pool, &mut seen, report);
+        models(index, pool, &mut seen, report);
         staleness(index, pool, report);
         let Some(Is::Record(discovery)) = is(pool, "discovery") else {
             continue;
@@ -32,6 +35,7 @@ pub(super) fn check(document: &Record, report: &mut Report) {
 #[derive(Default)]
 struct Seen<'a> {
     names: HashMap<&'a str, usize>,
+    models: HashMap<&'a str, usize>,
     addresses: HashMap<SocketAddr, (usize, usize)>,
     clusters: HashMap<(&'a str, &'a str), usize>,
 }
@@ -55,6 +59,117 @@ fn name<'a>(index: usize, pool: &'a Record, seen: &mut Seen<'a>, report: &mut Re
         report.add(checked.at, format!("pools[{index}].name"), format!("{name:?}"), rule);
     } else {
         seen.names.insert(name, index);
+    }
+}
+
+/// A name that two pools claim goes to the first, so the second claim is a mistake.
+fn models<'a>(index: usize, pool: &'a Record, seen: &mut Seen<'a>, report: &mut Report) {
+    let named = words(pool, "models", "").map(|(place, at, name)| (format!("models[{place}]"), at, name));
+    let adapters = pool.find("adapters").map(|checked| &checked.is);
+    let known = match adapters {
+        Some(Is::Record(adapters)) => Some(words(adapters, "known", "name")),
+        _ => None,
+    };
+    let known = known.into_iter().flatten();
+    let known = known.map(|(place, at, name)| (format!("adapters.known[{place}].name"), at, name));
+    for (path, at, name) in named.chain(known) {
+        match seen.models.get(name) {
+            // Twice in one list is an error of that list.
+            Some(first) if *first == index && path.starts_with("models") => {}
+            Some(first) => {
+                let rule = format!("must stand once; pools[{first}] has it too, and would get all of its requests");
+                report.add(at, format!("pools[{index}].{path}"), format!("{name:?}"), rule);
+            }
+            None => {
+                seen.models.insert(name, index);
+            }
+        }
+    }
+}
+
+/// Words of a list, or of one key of each of its records: place in the list, place in the document, word.
+fn words<'a>(record: &'a Record, list: &str, key: &'static str) -> impl Iterator<Item = (usize, usize, &'a str)> {
+    let items = match is(record, list) {
+        Some(Is::List(items)) => items.as_slice(),
+        _ => &[],
+    };
+    items.iter().enumerate().filter_map(move |(place, item)| {
+        let word = match &item.is {
+            Is::Record(record) => record.find(key)?,
+            _ => item,
+        };
+        match &word.is {
+            Is::Word(text) => Some((place, word.at, text.as_str())),
+            _ => None,
+        }
+    })
+}
+
+fn rewrites(document: &Record, report: &mut Report) {
+    let Some(Is::List(rules)) = is(document, "rewrites") else {
+        return;
+    };
+    if let (Some(Is::Word(host)), Some(first)) = (is(document, "host"), rules.first())
+        && host == "apisix"
+    {
+        let rule = "must be empty under the host apisix: there a filter cannot write bodies".to_owned();
+        report.add(first.at, "rewrites".to_owned(), "[...]".to_owned(), rule);
+    }
+    let mut froms = HashMap::new();
+    for (index, at, from) in words(document, "rewrites", "from") {
+        if let Some(first) = froms.insert(from, index) {
+            let rule = format!("never applies: rewrites[{first}] has the same name");
+            report.add(at, format!("rewrites[{index}].from"), format!("{from:?}"), rule);
+            froms.insert(from, first);
+        }
+    }
+    for (index, rule) in rules.iter().enumerate() {
+        if let Is::Record(rule) = &rule.is {
+            weights(index, rule, report);
+            sticky(index, rule, document, report);
+        }
+    }
+}
+
+/// All or none: nobody could say what the part of the others is.
+fn weights(index: usize, rule: &Record, report: &mut Report) {
+    let Some(Is::List(targets)) = is(rule, "to") else {
+        return;
+    };
+    let weight = |target: &Checked| match &target.is {
+        Is::Record(target) => target
+            .find("weight")
+            .map(|weight| (weight.at, matches!(weight.is, Is::Unset))),
+        _ => None,
+    };
+    let some = targets.iter().filter_map(weight).any(|(_, unset)| !unset);
+    for (place, target) in targets.iter().enumerate() {
+        if let (true, Some((at, true))) = (some, weight(target)) {
+            let rule = "must be there, since another target of this rewrite has one: all or none".to_owned();
+            report.add(
+                at,
+                format!("rewrites[{index}].to[{place}].weight"),
+                "absent".to_owned(),
+                rule,
+            );
+        }
+    }
+}
+
+fn sticky(index: usize, rule: &Record, document: &Record, report: &mut Report) {
+    let Some(checked) = rule.find("sticky") else { return };
+    let Some(Is::Record(trust)) = is(document, "trust") else {
+        return;
+    };
+    let trusted = words(trust, "headers", "").any(|(_, _, name)| name == SESSION);
+    if matches!(&checked.is, Is::Word(word) if word == "session") && !trusted {
+        let rule = format!("needs {SESSION} in trust.headers: an untrusted copy is removed");
+        report.add(
+            checked.at,
+            format!("rewrites[{index}].sticky"),
+            "\"session\"".to_owned(),
+            rule,
+        );
     }
 }
 

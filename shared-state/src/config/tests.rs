@@ -77,6 +77,7 @@ fn the_smallest_document_has_every_default() {
             },
             adapters: Adapters {
                 resolver: false,
+                known: Vec::new(),
                 cold_load: Millis(20_000),
             },
             routing: Routing {
@@ -90,6 +91,12 @@ fn the_smallest_document_has_every_default() {
             },
         }],
         trust: Trust { headers: Vec::new() },
+        models: ModelNames {
+            list: true,
+            near_names: false,
+            hidden: Vec::new(),
+        },
+        rewrites: Vec::new(),
         body: Body { hold_bytes: 768 * 1024 },
         status: StatusPage { decision_header: false },
         role: Role::Auto,
@@ -109,11 +116,14 @@ fn every_option_reaches_the_config() {
             "scrape": {"path": "/m", "port": 9000, "interval": "2s", "timeout": "3s", "models_interval": "1m",
                        "cluster": "sc", "address_header": "x-gateway-destination-endpoint",
                        "headers": {"authorization": {"env": "KEY"}}, "tls": true, "in_band": false},
-            "adapters": {"resolver": true, "cold_load": "7s"},
+            "adapters": {"resolver": true, "cold_load": "7s", "known": [{"name": "sql", "base": "m1"}, {"name": "fr"}]},
             "routing": {"prefill_tokens_per_second": 11, "expected_output_tokens": 12, "stale_after": "13s",
                         "prefix": {"enabled": false, "max_bytes": "2MiB"}}
           }],
           "trust": {"headers": ["x-session-id"]}, "body": {"hold": 8192}, "status": {"decision_header": true},
+          "models": {"list": false, "near_names": true, "hidden": ["m2"]},
+          "rewrites": [{"from": "gpt", "to": [{"model": "m1", "weight": 9}, {"model": "m2", "weight": 1}], "sticky": "user"},
+                       {"from": "*", "to": [{"model": "m1"}]}],
           "role": "reader", "host": "envoy", "admission": {}, "poll": {"budget_per_second": 77}
         }"#,
     )
@@ -143,6 +153,7 @@ fn every_option_reaches_the_config() {
     assert_eq!(pool.scrape, expected);
     let adapters = Adapters {
         resolver: true,
+        known: vec![("sql".to_owned(), Some("m1".to_owned())), ("fr".to_owned(), None)],
         cold_load: Millis(7_000),
     };
     assert_eq!(pool.adapters, adapters);
@@ -157,6 +168,29 @@ fn every_option_reaches_the_config() {
     };
     assert_eq!(pool.routing, routing);
     assert_eq!(config.trust.headers, ["x-session-id"]);
+    let models = ModelNames {
+        list: false,
+        near_names: true,
+        hidden: vec!["m2".to_owned()],
+    };
+    assert_eq!(config.models, models);
+    let target = |model: &str, weight| Target {
+        model: model.to_owned(),
+        weight,
+    };
+    let rewrites = [
+        Rewrite {
+            from: Some("gpt".to_owned()),
+            to: vec![target("m1", 9), target("m2", 1)],
+            sticky: Sticky::User,
+        },
+        Rewrite {
+            from: None,
+            to: vec![target("m1", 1)],
+            sticky: Sticky::None,
+        },
+    ];
+    assert_eq!(config.rewrites, rewrites);
     assert_eq!(config.body.hold_bytes, 8192);
     assert!(config.status.decision_header);
     assert_eq!((config.role, config.host), (Role::Reader, Host::Envoy));
@@ -316,6 +350,26 @@ fn lists_end_at_their_bounds() {
         models(limits::POOL_MODELS_MAX + 1),
         "pools[0].models",
         "a list of 0 to 64",
+    );
+
+    let rules = |count: usize| -> Value {
+        let rule = |n| json!({"from": format!("m{n}"), "to": [{"model": "m"}]});
+        (0..count).map(rule).collect()
+    };
+    accepts("rewrites", rules(limits::REWRITES_MAX));
+    refuses(
+        "rewrites",
+        rules(limits::REWRITES_MAX + 1),
+        "rewrites",
+        "a list of 0 to 1024",
+    );
+    let hidden = |count: usize| json!({"hidden": models(count)});
+    accepts("models", hidden(limits::HIDDEN_NAMES_MAX));
+    refuses(
+        "models",
+        hidden(limits::HIDDEN_NAMES_MAX + 1),
+        "models.hidden",
+        "a list of 0 to 1024",
     );
 
     let headers = |count: usize| -> Value {
@@ -492,6 +546,69 @@ fn the_admin_page_is_envoys_alone() {
 }
 
 #[test]
+fn a_model_belongs_to_one_pool() {
+    let pools = |first: Value, second: Value| {
+        let mut pools = json!([
+            {"name": "a", "discovery": {"static": ["10.0.0.1:1"]}},
+            {"name": "b", "discovery": {"static": ["10.0.0.2:1"]}}
+        ]);
+        for (pool, keys) in [first, second].iter().enumerate() {
+            for (key, value) in keys.as_object().unwrap() {
+                pools[pool][key] = value.clone();
+            }
+        }
+        pools
+    };
+    accepts("pools", pools(json!({"models": ["m"]}), json!({"models": ["n"]})));
+    let rule = "pools[0] has it too";
+    let twice = pools(json!({"models": ["m"]}), json!({"models": ["n", "m"]}));
+    refuses("pools", twice, "pools[1].models[1]", rule);
+    let known = json!({"adapters": {"known": [{"name": "m"}]}});
+    let at = "pools[1].adapters.known[0].name";
+    refuses("pools", pools(json!({"models": ["m"]}), known), at, rule);
+    let twice = json!({"adapters": {"known": [{"name": "m"}, {"name": "m"}]}});
+    refuses(
+        "pools",
+        pools(twice, json!({})),
+        "pools[0].adapters.known[1].name",
+        rule,
+    );
+}
+
+#[test]
+fn a_rewrite_that_cannot_mean_what_it_says_is_refused() {
+    let to = |weights: [Option<u32>; 2]| -> Value {
+        let target = |(model, weight): (&str, Option<u32>)| match weight {
+            Some(weight) => json!({"model": model, "weight": weight}),
+            None => json!({"model": model}),
+        };
+        ["b", "c"].into_iter().zip(weights).map(target).collect()
+    };
+    let one = |to: Value| json!([{"from": "a", "to": to}]);
+    accepts("rewrites", one(to([None, None])));
+    accepts("rewrites", one(to([Some(1), Some(1_000_000)])));
+    let at = "rewrites[0].to[1].weight";
+    refuses("rewrites", one(to([Some(1), None])), at, "all or none");
+    refuses("rewrites", one(to([Some(1), Some(0)])), at, "from 1 to 1000000");
+    refuses("rewrites", one(to([Some(1), Some(1_000_001)])), at, "from 1 to 1000000");
+    refuses("rewrites", one(json!([])), "rewrites[0].to", "a list of 1 to 16");
+    let twice = json!([{"from": "*", "to": [{"model": "b"}]}, {"from": "*", "to": [{"model": "c"}]}]);
+    refuses("rewrites", twice, "rewrites[1].from", "rewrites[0] has the same name");
+    let sticky = json!([{"from": "a", "to": [{"model": "b"}], "sticky": "session"}]);
+    refuses(
+        "rewrites",
+        sticky.clone(),
+        "rewrites[0].sticky",
+        "x-session-id in trust.headers",
+    );
+    let trusted = document(&[("rewrites", sticky), ("trust", json!({"headers": ["x-session-id"]}))]);
+    assert!(parse(&trusted).is_ok());
+    let apisix = document(&[("rewrites", one(to([None, None]))), ("host", json!("apisix"))]);
+    let errors = parse(&apisix).unwrap_err();
+    assert_eq!((errors.len(), errors[0].path.as_str()), (1, "rewrites"));
+}
+
+#[test]
 fn a_secret_neither_stands_in_the_config_nor_in_an_error() {
     #[track_caller]
     fn check(headers: Value, at: &str, rule: &str) {
@@ -548,7 +665,13 @@ fn only_steering_headers_can_be_trusted() {
     assert_eq!(config.trust.headers, names::TRUSTABLE);
     for name in names::STRIPPED {
         let steers = names::TRUSTABLE.contains(&name);
-        let never = [names::DESTINATION_ENDPOINT, names::ORIGINAL_DST_HOST, names::DECISION].contains(&name);
+        let never = [
+            names::DESTINATION_ENDPOINT,
+            names::ORIGINAL_DST_HOST,
+            names::DECISION,
+            names::POOL,
+        ]
+        .contains(&name);
         assert!(steers != never, "{name}");
         if never {
             refuses("trust.headers", json!([name]), "trust.headers[0]", "must be one of");
@@ -683,7 +806,7 @@ fn an_unknown_key_is_told_the_nearest_one() {
     check("trusts", "did you mean `trust`?");
     check(
         "zzz",
-        "known here: pools, trust, body, status, poll, role, host, admission",
+        "known here: pools, trust, body, status, models, rewrites, poll, role, host, admission",
     );
     let odd = "k".repeat(5_000);
     let errors = parse(&document(&[(&odd, json!(1))])).unwrap_err();
@@ -800,6 +923,7 @@ fn sections() -> Vec<(&'static Section, String)> {
         for field in section.fields {
             let inner = match (path.is_empty(), field.kind) {
                 (true, Kind::List(_)) => format!("{}.0", field.key),
+                (false, Kind::List(_)) => format!("{path}.{}.0", field.key),
                 (true, _) => field.key.to_owned(),
                 (false, Kind::Headers(_)) => format!("{path}.{}.x-key", field.key),
                 (false, _) => format!("{path}.{}", field.key),
@@ -828,6 +952,9 @@ fn every_printed_default_means_the_same_as_leaving_it_out() {
                     "pools.0.discovery",
                     json!({"envoy_admin": {"cluster": "c"}}),
                 );
+            }
+            if path.starts_with("rewrites") {
+                set(&mut without, "rewrites", json!([{"from": "a", "to": [{"model": "b"}]}]));
             }
             let mut with = without.clone();
             let place = if path.is_empty() {

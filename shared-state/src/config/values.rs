@@ -132,7 +132,8 @@ fn visible(text: &str, max: usize) -> bool {
 }
 
 /// The known name that was probably meant: equal up to case and separators, or a few letters away.
-pub(super) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+#[must_use]
+pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if name.len() > limits::KEY_MAX_BYTES {
         return None;
     }

@@ -78,7 +78,7 @@ async fn an_unknown_model_is_refused_in_the_clients_own_words() -> Result<()> {
     };
     ensure!(line("404 POST").contains("reply=404;reason=model-unknown;"), "{log}");
     ensure!(line("200 POST").contains("pod=127.0.0.1:"), "{log}");
-    assert_eq!(line("200 GET"), "200 GET pass=not-inference", "{log}");
+    assert_eq!(line("200 GET"), "200 GET reply=200;reason=models", "{log}");
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use berth_tests_e2e::client::Client;
 use berth_tests_e2e::rig::Setup;
+use serde_json::json;
 use tokio::net::TcpStream;
 
 use crate::raw::{RawPod, exchange};
@@ -57,6 +58,7 @@ const CASES: [Case; 9] = [
 #[tokio::test]
 async fn what_is_no_inference_passes_untouched() -> Result<()> {
     let rig = Setup::new("pass", pods(2))
+        .config(json!({"models": {"list": false}}))
         .render(&["--forward", "/health"])
         .start()
         .await?;

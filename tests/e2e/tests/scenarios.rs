@@ -40,9 +40,11 @@ macro_rules! scenarios {
 }
 
 scenarios! {
+    alias_of_a_model_in_another_pool,
     body_that_is_no_json,
     burst_between_scrapes_spreads,
     burst_of_one_worker_is_seen_by_the_other,
+    canary_gets_its_weight,
     client_that_leaves_is_released,
     error_inside_a_good_stream,
     errors_of_the_client_do_not_count,
@@ -50,6 +52,8 @@ scenarios! {
     longest_context_is_a_hard_bound,
     low_kv_does_not_hide_a_queue,
     model_behind_a_long_conversation,
+    model_picks_the_pool,
+    models_are_listed_by_the_gateway,
     never_scraped_pod_joins_in,
     page_that_wants_a_key,
     pod_dies_and_comes_back,

@@ -9,7 +9,6 @@ use serde_json::json;
 use crate::raw::RawPod;
 use crate::support::{CHAT, JSON, busy, chat, full, idle, lands, once_read, pods, routed};
 
-const MODELS: &str = "/v1/models";
 /// What a client may not say, by its beginnings.
 const OURS: [&str; 3] = ["x-gateway", "x-envoy-original-dst", "x-llm-d"];
 
@@ -30,7 +29,7 @@ async fn all_kinds(rig: &Rig, client: &Client, target: &str) -> Result<Vec<(&'st
     let body = chat("llama", "spoofed", 20, 1).to_string().into_bytes();
     let kinds = [
         ("held", "POST", CHAT, JSON, body.clone()),
-        ("no inference", "GET", MODELS, ("accept", "*/*"), Vec::new()),
+        ("no inference", "GET", CHAT, ("accept", "*/*"), Vec::new()),
         ("no body", "POST", CHAT, JSON, Vec::new()),
         ("compressed", "POST", CHAT, ("content-encoding", "gzip"), body.clone()),
         ("another type", "POST", CHAT, ("content-type", "text/plain"), body),
@@ -51,7 +50,11 @@ async fn all_kinds(rig: &Rig, client: &Client, target: &str) -> Result<Vec<(&'st
             let ours = OURS.iter().any(|start| name.starts_with(start))
                 || name.starts_with("x-berth")
                 || name == names::SESSION;
-            let written = kind == "held" && matches!(name.as_str(), names::DESTINATION_ENDPOINT | names::MODEL_NAME);
+            let written = kind == "held"
+                && matches!(
+                    name.as_str(),
+                    names::DESTINATION_ENDPOINT | names::MODEL_NAME | names::BASE_MODEL_NAME
+                );
             ensure!(
                 !ours || (written && !value.contains("192.0.2.1")),
                 "{kind}: the pod received {name}: {value}"

@@ -55,6 +55,10 @@ pub struct Seen {
     pub table: String,
     /// Headers that went to a pod.
     pub upstream: Vec<(String, String)>,
+    /// The body that went to a pod.
+    pub body: String,
+    /// The body that Berth answered with.
+    pub answer: String,
 }
 
 /// Workers of every proxy.
@@ -194,6 +198,20 @@ fn wrong(expect: &Expect, seen: &Seen, shows_upstream: bool) -> Vec<String> {
             wrong.push(format!("{part:?} is in the decision"));
         }
     }
+    let body = expect.body.iter().filter(|_| shows_upstream);
+    for part in body.filter(|part| !seen.body.contains(part.as_str())) {
+        wrong.push(format!("{part:?} is not in the body that arrives: {:.300}", seen.body));
+    }
+    for part in expect.answer.iter().filter(|part| !seen.answer.contains(part.as_str())) {
+        wrong.push(format!("{part:?} is not in the answer {:?}", seen.answer));
+    }
+    for part in expect
+        .answer_not
+        .iter()
+        .filter(|part| seen.answer.contains(part.as_str()))
+    {
+        wrong.push(format!("{part:?} is in the answer {:?}", seen.answer));
+    }
     for (name, value) in expect.upstream.iter().filter(|_| shows_upstream) {
         let found = header(seen, name);
         if found != value.as_deref() {
@@ -208,10 +226,11 @@ fn spoofed(request: &Request, seen: &Seen) -> Vec<String> {
     let mut wrong = Vec::new();
     for (name, value) in &request.headers {
         let name = name.to_ascii_lowercase();
-        let ours = [names::DESTINATION_ENDPOINT, names::MODEL_NAME].contains(&name.as_str()) && !seen.list.is_empty();
+        let named = [names::MODEL_NAME, names::BASE_MODEL_NAME].contains(&name.as_str());
+        let written = named || [names::DESTINATION_ENDPOINT, names::POOL].contains(&name.as_str());
         let arrived = header(seen, &name);
-        let kept = if ours {
-            arrived == value.as_deref() && name != names::MODEL_NAME
+        let kept = if written && !seen.list.is_empty() {
+            arrived == value.as_deref() && !named
         } else {
             arrived.is_some()
         };

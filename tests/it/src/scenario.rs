@@ -195,6 +195,12 @@ pub struct Expect {
     pub why_not: Vec<String>,
     /// Headers as the pod gets them; `null` = absent. Not checked on the core.
     pub upstream: BTreeMap<String, Option<String>>,
+    /// Parts of the body as the pod gets it. Not checked on the core.
+    pub body: Vec<String>,
+    /// Parts of the body that Berth answers with.
+    pub answer: Vec<String>,
+    /// Not in it.
+    pub answer_not: Vec<String>,
     /// Requests of a burst: pod -> least and most that go there.
     pub between: BTreeMap<String, [u32; 2]>,
 }

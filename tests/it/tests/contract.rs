@@ -9,6 +9,7 @@ fn the_public_names_are_these() {
     assert_eq!(names::ORIGINAL_DST_HOST, "x-envoy-original-dst-host");
     assert_eq!(names::MODEL_NAME, "x-gateway-model-name");
     assert_eq!(names::BASE_MODEL_NAME, "x-gateway-base-model-name");
+    assert_eq!(names::POOL, "x-berth-pool");
     assert_eq!(
         names::OBJECTIVE,
         ["x-gateway-inference-objective", "x-llm-d-inference-objective"]
@@ -39,7 +40,7 @@ fn the_public_names_are_these() {
 /// Host calls that all supported hosts define with equal types, and the WASI calls of Rust's std.
 /// `proxy_get_metric` and `proxy_get_log_level` must never appear: nginx-family hosts define them
 /// with another arity, and the module would not load.
-const ALLOWED_IMPORTS: [&str; 26] = [
+const ALLOWED_IMPORTS: [&str; 27] = [
     "env.proxy_call_foreign_function",
     "env.proxy_continue_stream",
     "env.proxy_define_metric",
@@ -56,6 +57,7 @@ const ALLOWED_IMPORTS: [&str; 26] = [
     "env.proxy_remove_header_map_value",
     "env.proxy_replace_header_map_value",
     "env.proxy_send_local_response",
+    "env.proxy_set_buffer_bytes",
     "env.proxy_set_effective_context",
     "env.proxy_set_property",
     "env.proxy_set_shared_data",

@@ -1,8 +1,9 @@
 //! Envoy's static configuration, from the template beside this file.
 //!
-//! One pool per listener: the pool's cluster and the route are one pair. Several pools behind one
-//! listener need routes chosen by model, which is not rendered here yet.
+//! All pools stand behind one listener, each with a cluster of its own. Where there are several, routes lead by
+//! the header in which Berth names the pool; what it passes without one goes to the first pool.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -15,6 +16,8 @@ use serde_json::{Value, json};
 use super::EnvoyArgs;
 
 const TEMPLATE: &str = include_str!("envoy.yaml");
+const POOL: &str = include_str!("pool.yaml");
+const SCRAPE: &str = include_str!("scrape.yaml");
 
 /// Paths that clients need. Everything else is answered with 404, since engines leave administrative
 /// paths open beside them (/pause, /update_weights, adapter loading).
@@ -45,40 +48,63 @@ const FORWARDED: [&str; 22] = [
 
 /// Renders the whole file.
 pub fn render(config: &Config, document: &[u8], args: &EnvoyArgs) -> anyhow::Result<String> {
-    let [pool] = config.pools.as_slice() else {
-        bail!(
-            "{} pools in one config: a listener is rendered for one pool; write one config per pool, each with its own --listen",
-            config.pools.len()
-        );
-    };
+    let pools = config.pools.as_slice();
     let embedded = embedded(document)?;
     let held = Config::parse(embedded.as_bytes()).map_or(BODY_HOLD_RENDERED_BYTES, |config| config.body.hold_bytes);
     let wasm = |name: &str| yaml(&Path::new(&args.wasm).join(name).display().to_string());
-    let cluster = cluster_name(pool);
-    let timeout = format!("{}s", args.timeout);
+    let clusters: Vec<String> = pools.iter().map(|pool| cluster(pool, args)).collect::<Result<_, _>>()?;
     let values = [
+        ("POOLS", clusters.concat().trim_end().to_owned()),
+        ("SCRAPES", scrape_clusters(pools)?.trim_end().to_owned()),
         ("LISTEN_IP", args.listen.ip().to_string()),
         ("LISTEN_PORT", args.listen.port().to_string()),
         ("ADMIN_IP", args.admin.ip().to_string()),
         ("ADMIN_PORT", args.admin.port().to_string()),
-        ("ROUTES", routes(&args.forward)),
-        ("CLUSTER", yaml(&cluster)),
-        ("TIMEOUT", timeout),
+        ("ROUTES", routes(pools, &args.forward)),
+        ("TIMEOUT", format!("{}s", args.timeout)),
         ("BODY_LIMIT", held.saturating_add(BODY_HOLD_MARGIN_BYTES).to_string()),
         ("STRIP", strip(config)),
         ("CONFIG", yaml(&embedded)),
         ("FILTER_WASM", wasm("berth_filter.wasm")),
         ("SERVICE_WASM", wasm("berth_service.wasm")),
-        ("SCRAPE_CLUSTER", yaml(&pool.scrape.cluster)),
-        ("SCRAPE_HEADER", yaml(&pool.scrape.address_header)),
-        ("ADMIN_CLUSTER", yaml(admin_cluster(pool))),
-        ("ENVIRONMENT", environment(pool)),
+        ("ADMIN_CLUSTER", yaml(admin_cluster(pools)?)),
+        ("ENVIRONMENT", environment(pools)),
         ("DESTINATION", yaml(names::DESTINATION_ENDPOINT)),
-        ("ENDPOINTS", endpoints(pool, args)?),
     ];
-    let mut out = select(TEMPLATE, args.without_berth);
-    for (name, value) in &values {
+    let mut out = TEMPLATE.to_owned();
+    let (blocks, values) = values.split_at(2);
+    for (name, value) in blocks {
         out = out.replace(&format!("@{name}@"), value);
+    }
+    out = select(&out, args.without_berth);
+    for (name, value) in values {
+        out = out.replace(&format!("@{name}@"), value);
+    }
+    Ok(out)
+}
+
+/// The cluster of a pool's pods.
+fn cluster(pool: &Pool, args: &EnvoyArgs) -> anyhow::Result<String> {
+    let text = POOL.replace("@CLUSTER@", &yaml(cluster_name(pool)));
+    Ok(text.replace("@ENDPOINTS@", &endpoints(pool, args)?))
+}
+
+/// The clusters through which pods are read: usually one for all pools.
+fn scrape_clusters(pools: &[Pool]) -> anyhow::Result<String> {
+    let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut out = String::new();
+    for scrape in pools.iter().map(|pool| &pool.scrape) {
+        match seen.insert(&scrape.cluster, &scrape.address_header) {
+            Some(header) if header == scrape.address_header => {}
+            Some(_) => bail!(
+                "the cluster {:?} learns the pod from two different headers",
+                scrape.cluster
+            ),
+            None => {
+                let text = SCRAPE.replace("@SCRAPE_CLUSTER@", &yaml(&scrape.cluster));
+                out.push_str(&text.replace("@SCRAPE_HEADER@", &yaml(&scrape.address_header)));
+            }
+        }
     }
     Ok(out)
 }
@@ -112,18 +138,26 @@ fn embedded(document: &[u8]) -> anyhow::Result<String> {
     Ok(value.to_string())
 }
 
-fn cluster_name(pool: &Pool) -> String {
+fn cluster_name(pool: &Pool) -> &str {
     match &pool.discovery {
-        Discovery::Static(_) => pool.name.clone(),
-        Discovery::EnvoyAdmin { cluster, .. } => cluster.clone(),
+        Discovery::Static(_) => &pool.name,
+        Discovery::EnvoyAdmin { cluster, .. } => cluster,
     }
 }
 
-fn admin_cluster(pool: &Pool) -> &str {
-    match &pool.discovery {
-        Discovery::Static(_) => "berth_admin",
-        Discovery::EnvoyAdmin { admin, .. } => admin,
+/// The cluster that reaches the admin page, the same for all pools.
+fn admin_cluster(pools: &[Pool]) -> anyhow::Result<&str> {
+    let admins: BTreeSet<&str> = pools
+        .iter()
+        .filter_map(|pool| match &pool.discovery {
+            Discovery::Static(_) => None,
+            Discovery::EnvoyAdmin { admin, .. } => Some(admin.as_str()),
+        })
+        .collect();
+    if admins.len() > 1 {
+        bail!("one admin page has several clusters: {admins:?}");
     }
+    Ok(admins.first().copied().unwrap_or(names::ADMIN_CLUSTER))
 }
 
 /// Every header that could steer is removed once more in front of Berth, so that a fail-open filter
@@ -138,24 +172,33 @@ fn strip(config: &Config) -> String {
 }
 
 /// Variables that scrape headers are made from must be let into the VM by name.
-fn environment(pool: &Pool) -> String {
-    let keys: Vec<String> = pool.scrape.headers.iter().map(|(_, variable)| yaml(variable)).collect();
+fn environment(pools: &[Pool]) -> String {
+    let headers = pools.iter().flat_map(|pool| &pool.scrape.headers);
+    let variables: BTreeSet<&str> = headers.map(|(_, variable)| variable.as_str()).collect();
+    let keys: Vec<String> = variables.into_iter().map(yaml).collect();
     format!("{{ host_env_keys: [{}] }}", keys.join(", "))
 }
 
 fn endpoints(pool: &Pool, args: &EnvoyArgs) -> anyhow::Result<String> {
-    let hosts: Vec<(String, u16)> = match (&pool.discovery, &args.dns) {
-        (Discovery::Static(pods), _) => pods
+    let hosts: Vec<(String, u16)> = match &pool.discovery {
+        Discovery::Static(pods) => pods
             .iter()
             .map(|pod| (pod.socket().ip().to_string(), pod.socket().port()))
             .collect(),
-        (Discovery::EnvoyAdmin { .. }, Some(dns)) => {
-            let (host, port) = dns.rsplit_once(':').context("--dns must be name:port")?;
+        Discovery::EnvoyAdmin { cluster, .. } => {
+            let service = args.dns.iter().find_map(|dns| match dns.split_once('=') {
+                Some((name, service)) => (name == pool.name).then_some(service),
+                None => Some(dns.as_str()),
+            });
+            let service = service.with_context(|| {
+                format!(
+                    "the pods of cluster {cluster:?} are found by Envoy: say where with --dns {}=name:port (a headless service)",
+                    pool.name
+                )
+            })?;
+            let (host, port) = service.rsplit_once(':').context("--dns must be name:port")?;
             vec![(host.to_owned(), port.parse().context("--dns must be name:port")?)]
         }
-        (Discovery::EnvoyAdmin { cluster, .. }, None) => bail!(
-            "the pods of cluster {cluster:?} are found by Envoy: say where with --dns name:port (a headless service)"
-        ),
     };
     let kind = if matches!(pool.discovery, Discovery::Static(_)) {
         "STATIC"
@@ -164,7 +207,7 @@ fn endpoints(pool: &Pool, args: &EnvoyArgs) -> anyhow::Result<String> {
     };
     let mut out = format!(
         "      type: {kind}\n      load_assignment:\n        cluster_name: {}\n",
-        yaml(&cluster_name(pool))
+        yaml(cluster_name(pool))
     );
     out.push_str("        endpoints:\n          - lb_endpoints:\n");
     for (host, port) in hosts {
@@ -182,28 +225,44 @@ fn yaml(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-/// One route per path. The first says where to; the others repeat it.
-fn routes(more: &[String]) -> String {
+/// One route per pool and path, then one per path for what names no pool. The first of a pool says where to; the
+/// others repeat it.
+fn routes(pools: &[Pool], more: &[String]) -> String {
     let mut out = String::new();
-    for (index, path) in FORWARDED
-        .iter()
-        .copied()
-        .chain(more.iter().map(String::as_str))
-        .enumerate()
-    {
-        let to = if index == 0 {
-            format!("\n{}", ROUTE.trim_end())
-        } else {
-            " *pods".to_owned()
-        };
-        let _ = writeln!(out, "{INDENT}- match: {{ path: {} }}\n{INDENT}  route:{to}", yaml(path));
+    let several = pools.len() > 1;
+    for pool in pools.iter().filter(|_| several) {
+        let named = format!(
+            ", headers: [{{ name: {}, string_match: {{ exact: {} }} }}]",
+            names::POOL,
+            yaml(&pool.name)
+        );
+        to_pool(pool, &named, more, true, &mut out);
+    }
+    if let Some(first) = pools.first() {
+        to_pool(first, "", more, !several, &mut out);
     }
     out.trim_end().to_owned()
 }
 
+fn to_pool(pool: &Pool, named: &str, more: &[String], says: bool, out: &mut String) {
+    let mut says = says;
+    for path in FORWARDED.iter().copied().chain(more.iter().map(String::as_str)) {
+        let to = if std::mem::take(&mut says) {
+            let route = ROUTE.replace("@CLUSTER@", &yaml(cluster_name(pool)));
+            format!(" &{}\n{}", pool.name, route.trim_end())
+        } else {
+            format!(" *{}", pool.name)
+        };
+        let _ = writeln!(
+            out,
+            "{INDENT}- match: {{ path: {}{named} }}\n{INDENT}  route:{to}",
+            yaml(path)
+        );
+    }
+}
+
 const INDENT: &str = "                        ";
-const ROUTE: &str = "                            &pods
-                            cluster: @CLUSTER@
+const ROUTE: &str = "                            cluster: @CLUSTER@
                             timeout: @TIMEOUT@
                             # A long answer that is not streamed is silent until it is there.
                             idle_timeout: @TIMEOUT@

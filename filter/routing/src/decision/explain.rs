@@ -26,6 +26,9 @@ fn head(out: &mut String, why: &Why) -> fmt::Result {
         why.prompt.0,
         why.need.0
     )?;
+    if let Some(asked) = &why.asked {
+        writeln!(out, "asked for as {}", asked.escape_debug())?;
+    }
     match (why.reason, why.considered.first(), why.predicted) {
         (Some(reason), ..) => writeln!(out, "not routed: {}", reason.as_str()),
         (None, Some(first), Some(predicted)) => {

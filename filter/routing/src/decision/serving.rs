@@ -117,7 +117,11 @@ fn enforces(pool: &Pool, row: &PodRow) -> Option<bool> {
 }
 
 pub(super) fn configured(pool: &Pool, name: &str) -> bool {
-    pool.models.iter().any(|model| model == name)
+    pool.models.iter().any(|model| model == name) || known_adapter(pool, name)
+}
+
+fn known_adapter(pool: &Pool, name: &str) -> bool {
+    pool.adapters.known.iter().any(|(known, _)| known == name)
 }
 
 /// Whether a pod serves the name, and how warm.
@@ -147,9 +151,14 @@ pub fn serving(
         };
     }
     if configured(pool, name.text) {
+        let adapter = known_adapter(pool, name.text);
         return Serving {
             can: Can::Maybe,
-            tier: Tier::Base,
+            tier: if adapter {
+                warm.unwrap_or(Tier::Registered)
+            } else {
+                Tier::Base
+            },
         };
     }
     let lora_off = pod.row.activity.as_ref().is_some_and(|active| active.max == Some(0));
@@ -262,7 +271,7 @@ fn shown_since(row: &PodRow, id: Option<NameId>) -> bool {
 }
 
 /// Discovery lets it take requests, or does not say.
-pub(super) fn is_ready(row: &PodRow) -> bool {
+pub(crate) fn is_ready(row: &PodRow) -> bool {
     !matches!(row.readiness, Readiness::NotReady | Readiness::Draining)
 }
 

@@ -172,6 +172,12 @@ pub struct Why {
     /// The model asked for, shortened.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// The name that the client used, where a rewrite put `model` in its place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked: Option<String>,
+    /// The base model behind it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub base: Option<String>,
     /// Prompt tokens, estimated.
     pub prompt: Tokens,
     /// Tokens of prompt and expected output.
@@ -202,6 +208,8 @@ impl Why {
         Self {
             pool: input.pool.name.clone(),
             model: input.ask.model.map(shortened),
+            asked: None,
+            base: None,
             prompt: input.ask.prompt,
             need: input.ask.prompt + input.ask.output,
             reason: None,
@@ -232,6 +240,7 @@ impl Why {
             status,
             reason,
             model: self.model.clone(),
+            near: None,
         };
         Decision {
             action: Action::Reply(refusal),
@@ -243,7 +252,7 @@ impl Why {
 }
 
 /// A client's text, cut to the bound of a name.
-fn shortened(text: &str) -> String {
+pub fn shortened(text: &str) -> String {
     let mut bytes = 0;
     text.chars()
         .take_while(|char| {

@@ -2,7 +2,7 @@
 
 use super::kept::Kept;
 use super::keys::{Field, PARTS, Part};
-use super::{Api, Facts, PromptSize};
+use super::{Api, Facts, ModelAt, PromptSize};
 use crate::limits::COMPLETIONS_MAX_OUTPUT;
 use berth_shared_state::units::Tokens;
 
@@ -12,7 +12,10 @@ pub(super) struct Found {
     api: Api,
     model: Name,
     adapter: Name,
+    /// Where `model` stands.
+    model_at: Option<ModelAt>,
     cache_salt: Option<String>,
+    user: Option<String>,
     stream: bool,
     max_output: Option<u64>,
     max_completion: Option<u64>,
@@ -49,7 +52,9 @@ impl Found {
             api,
             model: Name::Absent,
             adapter: Name::Absent,
+            model_at: None,
             cache_salt: None,
+            user: None,
             stream: false,
             max_output: None,
             max_completion: None,
@@ -75,6 +80,7 @@ impl Found {
             Field::Model => self.model = Name::of(value),
             Field::Adapter => self.adapter = Name::of(value),
             Field::CacheSalt => self.cache_salt = Some(String::from_utf8_lossy(value.start()).into_owned()),
+            Field::User => self.user = Some(String::from_utf8_lossy(value.start()).into_owned()),
             Field::SourceType => self.source_is_text = value.start() == b"text",
             _ => self.scalar(field, value.whole().unwrap_or_default()),
         }
@@ -87,6 +93,7 @@ impl Found {
             Field::Model => self.model = Name::Absent,
             Field::Adapter => self.adapter = Name::Absent,
             Field::CacheSalt => self.cache_salt = None,
+            Field::User => self.user = None,
             Field::Stream => self.stream = text.eq_ignore_ascii_case(b"true") || text == b"1",
             Field::MaxOutput => self.max_output = number,
             Field::MaxCompletion => self.max_completion = number,
@@ -95,6 +102,11 @@ impl Found {
             Field::TruncatePrompt => self.truncate = number,
             Field::SourceType => {}
         }
+    }
+
+    /// The last `model` is the bytes `start..end` of the body.
+    pub(super) fn model_stands(&mut self, start: usize, end: usize, quoted: bool) {
+        self.model_at = Some(ModelAt { start, end, quoted });
     }
 
     /// Prompt text.
@@ -160,6 +172,11 @@ impl Found {
             } else {
                 None
             },
+            // Another field that decides is not known by its place.
+            model_at: match name {
+                Name::Known(_) if matches!(self.adapter, Name::Absent) => self.model_at,
+                _ => None,
+            },
             model_too_long: matches!(name, Name::TooLong),
             prompt,
             max_output: self.output_bound().map(Tokens),
@@ -167,6 +184,7 @@ impl Found {
             prompts,
             stream: self.stream,
             cache_salt: self.cache_salt.clone(),
+            user: self.user.clone(),
             complete: false,
             malformed: false,
         }

@@ -135,6 +135,52 @@ pub fn classify(head: &Head<'_>, hold_bytes: usize) -> HeadVerdict {
     }
 }
 
+/// `GET /v1/models`, or `GET /v1/models/{name}`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelsQuestion {
+    /// The one asked for; `None` = all.
+    pub name: Option<String>,
+    /// The client is one of Anthropic's.
+    pub anthropic: bool,
+}
+
+/// Whether a request asks which models there are.
+#[must_use]
+pub fn asks_for_models(head: &Head<'_>) -> Option<ModelsQuestion> {
+    let path = head.get(":path")?.strip_prefix(b"/v1/models")?;
+    if head.get(":method") != Some(b"GET") || head.is_upgrade() {
+        return None;
+    }
+    let path = path.split(|byte| matches!(byte, b'?' | b'#')).next()?;
+    let name = match path {
+        b"" | b"/" => None,
+        _ => Some(decoded(path.strip_prefix(b"/")?)),
+    };
+    Some(ModelsQuestion {
+        name,
+        anthropic: head.get("anthropic-version").is_some(),
+    })
+}
+
+/// A part of a path, its `%2F` and the like decoded.
+fn decoded(part: &[u8]) -> String {
+    let mut out = Vec::with_capacity(part.len());
+    let mut rest = part;
+    while let Some((byte, after)) = rest.split_first() {
+        let hex = after.split_at_checked(2).filter(|_| *byte == b'%');
+        let code = hex.and_then(|(digits, more)| {
+            let digits = core::str::from_utf8(digits)
+                .ok()
+                .filter(|text| !text.starts_with('+'))?;
+            Some((u8::from_str_radix(digits, 16).ok()?, more))
+        });
+        let (byte, after) = code.unwrap_or((*byte, after));
+        out.push(byte);
+        rest = after;
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
 fn inference(head: &Head<'_>) -> Result<BodyReader, PassReason> {
     let content_type = head.get("content-type").unwrap_or_default();
     let method = head.get(":method").unwrap_or(b"POST");

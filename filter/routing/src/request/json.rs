@@ -17,13 +17,13 @@ use super::spans::plain_run;
 use crate::limits::{BODY_DEPTH_MAX, SCALAR_MAX_BYTES};
 
 /// What the scanner tells, in the order of the body.
-pub(super) trait Events {
-    /// A string begins; `key` = it is the key of a member.
-    fn string(&mut self, key: bool);
+pub(crate) trait Events {
+    /// A string begins, with the quote that is byte `at` of the body; `key` = it is the key of a member.
+    fn string(&mut self, key: bool, at: usize);
     /// A piece of it, escapes decoded, with the number of its bytes that are not ASCII.
     fn text(&mut self, piece: &[u8], other: usize);
-    /// It ends.
-    fn string_end(&mut self);
+    /// It ends; `end` is the byte after its quote.
+    fn string_end(&mut self, end: usize);
     /// A number, `true`, `false` or `null`; empty when it is too long to mean anything.
     fn scalar(&mut self, text: &[u8]);
     /// An array or object begins.
@@ -32,11 +32,15 @@ pub(super) trait Events {
     fn close(&mut self);
     /// Between two items or members.
     fn comma(&mut self);
+    /// The last event was worth a stop of [`Scanner::feed_until`].
+    fn stops(&self) -> bool {
+        false
+    }
 }
 
 /// Where the scanner stands between two bytes.
 #[derive(Clone, Debug)]
-pub(super) struct Scanner {
+pub(crate) struct Scanner {
     state: State,
     /// One bit per open container, the innermost lowest; set = array.
     arrays: u64,
@@ -49,6 +53,9 @@ pub(super) struct Scanner {
     unit: u32,
     /// A high surrogate that waits for its low one.
     high: Option<u32>,
+    /// Bytes of the body before this chunk, and before what is read now.
+    before: usize,
+    at: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +77,7 @@ enum State {
 
 impl Scanner {
     /// Before the first byte of a body that must be one object.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             state: State::Start,
             arrays: 0,
@@ -79,27 +86,38 @@ impl Scanner {
             held: Kept::default(),
             unit: 1,
             high: None,
+            before: 0,
+            at: 0,
         }
     }
 
     /// The object is closed.
-    pub(super) fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.state == State::Done
     }
 
     /// Something cannot be JSON; no more events will come.
-    pub(super) fn is_failed(&self) -> bool {
+    pub(crate) fn is_failed(&self) -> bool {
         self.state == State::Failed
     }
 
     /// Reads a chunk.
-    pub(super) fn feed(&mut self, chunk: &[u8], to: &mut impl Events) {
+    pub(crate) fn feed(&mut self, chunk: &[u8], to: &mut impl Events) {
+        let mut rest = chunk;
+        while !rest.is_empty() {
+            rest = rest.get(self.feed_until(rest, to)..).unwrap_or_default();
+        }
+    }
+
+    /// Reads a chunk until the listener wants to stop. Returns how many bytes were read, at least one.
+    pub(crate) fn feed_until(&mut self, chunk: &[u8], to: &mut impl Events) -> usize {
         let mut rest = chunk;
         while let Some((&byte, after)) = rest.split_first() {
+            self.at = self.before.wrapping_add(chunk.len() - rest.len());
             rest = match self.state {
                 State::Text => self.text(rest, to),
                 State::Scalar => self.scalar(rest, to),
-                State::Failed => return,
+                State::Failed => &[],
                 State::Escape => {
                     self.escape(byte, to);
                     after
@@ -114,7 +132,13 @@ impl Scanner {
                     if self.state == State::Scalar { rest } else { after }
                 }
             };
+            if to.stops() {
+                break;
+            }
         }
+        let read = chunk.len() - rest.len();
+        self.before = self.before.wrapping_add(read);
+        read
     }
 
     fn structure(&mut self, byte: u8, to: &mut impl Events) {
@@ -166,7 +190,7 @@ impl Scanner {
     fn string(&mut self, key: bool, to: &mut impl Events) {
         self.in_key = key;
         self.state = State::Text;
-        to.string(key);
+        to.string(key, self.at);
     }
 
     fn text<'c>(&mut self, chunk: &'c [u8], to: &mut impl Events) -> &'c [u8] {
@@ -181,7 +205,7 @@ impl Scanner {
         match rest.split_first() {
             Some((b'"', after)) => {
                 self.flush_surrogate(to);
-                to.string_end();
+                to.string_end(self.at.wrapping_add(len + 1));
                 self.state = if self.in_key { State::Colon } else { State::After };
                 after
             }

@@ -42,6 +42,8 @@ pub(super) enum Place {
     SourceData,
     /// Refers to history that is not in the request.
     Hidden,
+    /// Anthropic's `metadata`.
+    Metadata,
 }
 
 /// Values of interest.
@@ -50,6 +52,7 @@ pub(super) enum Field {
     Model,
     Adapter,
     CacheSalt,
+    User,
     Stream,
     /// `max_tokens` and what other APIs call it.
     MaxOutput,
@@ -89,6 +92,7 @@ pub(super) fn root(api: Api, key: &[u8]) -> (Place, Option<Part>) {
         // SGLang takes the adapter beside the model on every path.
         b"adapter_id" | b"lora_path" => Field::Adapter,
         b"cache_salt" => Field::CacheSalt,
+        b"user" => Field::User,
         b"stream" => Field::Stream,
         b"n" => Field::Choices,
         b"best_of" => Field::BestOf,
@@ -148,6 +152,15 @@ fn other(api: Api, key: &[u8]) -> Place {
         (Api::Generate, b"parameters" | b"sampling_params") => Place::Params,
         // `prompt` names a stored template.
         (Api::Responses, b"previous_response_id" | b"conversation" | b"prompt") => Place::Hidden,
+        (Api::Messages, b"metadata") => Place::Metadata,
+        _ => Place::Skip,
+    }
+}
+
+/// Meaning of a key in Anthropic's `metadata`.
+pub(super) fn metadata(key: &[u8]) -> Place {
+    match key {
+        b"user_id" => Place::Keep(Field::User),
         _ => Place::Skip,
     }
 }

@@ -13,7 +13,7 @@
 
 use super::found::Found;
 use super::kept::Kept;
-use super::keys::{Part, Place, form};
+use super::keys::{Field, Part, Place, form};
 use super::spans::{other_bytes, run_before};
 use super::{Api, PromptSink};
 use crate::limits::{KEPT_MAX_BYTES, PART_LINE_MAX_BYTES};
@@ -30,6 +30,10 @@ pub(super) struct Multipart {
     /// The header line being read, or the value being kept.
     kept: Kept,
     part: Place,
+    /// Bytes of the body before this chunk, before what is read now, and before the part's content.
+    before: usize,
+    at: usize,
+    began: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +61,9 @@ impl Multipart {
             matched: 2,
             kept: Kept::default(),
             part: Place::Skip,
+            before: 0,
+            at: 0,
+            began: 0,
         }
     }
 
@@ -74,12 +81,14 @@ impl Multipart {
     pub(super) fn feed(&mut self, chunk: &[u8], sink: &mut impl PromptSink) {
         let mut rest = chunk;
         while !rest.is_empty() {
+            self.at = self.before.wrapping_add(chunk.len() - rest.len());
             rest = match self.state {
                 State::Preamble | State::Content => self.content(rest, sink),
                 State::Delimited | State::Headers => self.line(rest),
                 State::Done | State::Failed => return,
             };
         }
+        self.before = self.before.wrapping_add(chunk.len());
     }
 
     fn content<'c>(&mut self, chunk: &'c [u8], sink: &mut impl PromptSink) -> &'c [u8] {
@@ -123,6 +132,11 @@ impl Multipart {
     fn end_part(&mut self) {
         if let Place::Keep(field) = self.part {
             self.found.string(field, &self.kept);
+            if field == Field::Model {
+                // The byte read last ends the delimiter.
+                let end = self.at.wrapping_add(1).wrapping_sub(self.delimiter.len());
+                self.found.model_stands(self.began, end, false);
+            }
         }
         self.part = Place::Skip;
         self.matched = 0;
@@ -141,6 +155,7 @@ impl Multipart {
         } else if !rest.is_empty() {
             let kept = core::mem::take(&mut self.kept);
             self.end_line(kept.start().trim_ascii());
+            self.began = self.at.wrapping_add(piece.len() + 1);
             self.kept = kept;
             self.kept.clear();
         }

@@ -21,6 +21,8 @@ pub(super) struct Walk {
     part: Option<Part>,
     target: Target,
     kept: Kept,
+    /// Where the string being read began.
+    began: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +59,7 @@ impl Walk {
             part: None,
             target: Target::Nowhere,
             kept: Kept::default(),
+            began: 0,
         }
     }
 
@@ -87,6 +90,7 @@ impl Walk {
             }
             Place::Params => keys::params(key),
             Place::Source => keys::source(key),
+            Place::Metadata => keys::metadata(key),
             place if is_block(place) => keys::block(key),
             _ => Place::Skip,
         }
@@ -153,7 +157,7 @@ impl<S: PromptSink> Visit<'_, S> {
                 self.walk.found.hidden = true;
                 return Target::Nowhere;
             }
-            Place::Skip | Place::Root | Place::Params | Place::Block => return Target::Nowhere,
+            Place::Skip | Place::Root | Place::Params | Place::Block | Place::Metadata => return Target::Nowhere,
         }
         Target::Text
     }
@@ -174,7 +178,8 @@ impl<S: PromptSink> Visit<'_, S> {
 }
 
 impl<S: PromptSink> Events for Visit<'_, S> {
-    fn string(&mut self, key: bool) {
+    fn string(&mut self, key: bool, at: usize) {
+        self.walk.began = at;
         self.walk.target = if key {
             self.key()
         } else {
@@ -193,14 +198,19 @@ impl<S: PromptSink> Events for Visit<'_, S> {
         }
     }
 
-    fn string_end(&mut self) {
+    fn string_end(&mut self, end: usize) {
         match self.walk.target {
             Target::Key => {
                 let kept = core::mem::take(&mut self.walk.kept);
                 self.walk.next = kept.whole().map_or(Place::Skip, |key| self.walk.member(key));
                 self.walk.kept = kept;
             }
-            Target::Keep(field) => self.walk.found.string(field, &self.walk.kept),
+            Target::Keep(field) => {
+                self.walk.found.string(field, &self.walk.kept);
+                if field == Field::Model {
+                    self.walk.found.model_stands(self.walk.began, end, true);
+                }
+            }
             Target::JsonKey => self.emit(b"\":", 0),
             Target::JsonText => self.emit(b"\"", 0),
             Target::Nowhere | Target::Text | Target::Media => {}

@@ -1,7 +1,7 @@
 //! Steering inputs: what a request may say about where it goes, if its sender is trusted.
 
 use berth_shared_state::config::Trust;
-use berth_shared_state::names::{ENDPOINT_SUBSET, MODEL_NAME};
+use berth_shared_state::names::{ENDPOINT_SUBSET, MODEL_NAME, SESSION};
 
 /// What trusted headers say. Nothing by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -10,6 +10,8 @@ pub struct Steering {
     pub subset: Option<String>,
     /// The model, for a body that does not tell it.
     pub model: Option<String>,
+    /// The session.
+    pub session: Option<String>,
 }
 
 impl Steering {
@@ -30,6 +32,7 @@ impl Steering {
                     }
                     None => steering.subset = Some(value.into_owned()),
                 },
+                SESSION if !value.trim().is_empty() => steering.session = Some(value.trim().to_owned()),
                 MODEL_NAME if !value.trim().is_empty() => steering.model = Some(value.trim().to_owned()),
                 _ => {}
             }

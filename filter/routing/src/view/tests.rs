@@ -296,6 +296,7 @@ fn a_trusted_header_tells_the_model_where_the_body_does_not() {
     publish(&store, "b", "base-b", &["10.0.1.1:80"], 1);
     let mut view = view(TWO, 1);
     let steering = Steering {
+        session: None,
         model: Some("base-b".to_owned()),
         subset: None,
     };

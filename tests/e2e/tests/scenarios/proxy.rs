@@ -39,7 +39,9 @@ const PIECE: usize = 64 << 10;
 pub struct Gateway {
     pods: Pods,
     envoy: Envoy,
-    pool: String,
+    pools: Vec<String>,
+    /// Bodies are rewritten.
+    rewrites: bool,
     idle: [Vec<Connection>; WORKERS],
     flights: BTreeMap<u64, Flight>,
     /// Pages of each pod, and models pages of all, that must be read before the next wait is over.
@@ -84,7 +86,7 @@ impl Gateway {
             "Envoy's own discovery is not played"
         );
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        let (pods, envoy, pool) = runtime.block_on(begin(name, scenario))?;
+        let (pods, envoy, pools) = runtime.block_on(begin(name, scenario))?;
         let due = Due {
             pages: pods.read().into_keys().map(|pod| (pod, 0)).collect(),
             failures: 0,
@@ -97,7 +99,8 @@ impl Gateway {
             complaints: Vec::new(),
             pods,
             envoy,
-            pool,
+            pools,
+            rewrites: scenario.top.contains_key("rewrites"),
             runtime,
         })
     }
@@ -110,11 +113,13 @@ impl Gateway {
     }
 }
 
-async fn begin(name: &str, scenario: &Scenario) -> Result<(Pods, Envoy, String)> {
+async fn begin(name: &str, scenario: &Scenario) -> Result<(Pods, Envoy, Vec<String>)> {
     let (pods, addresses) = Pods::start(scenario).await?;
     let mut document = scenario.document(|pod| addresses.get(pod).map_or_else(String::new, SocketAddr::to_string));
     document["status"]["decision_header"] = true.into();
-    let pool = document["pools"][0]["name"].as_str().unwrap_or_default().to_owned();
+    let pools = document["pools"].as_array().context("no pools")?.iter();
+    let pools = pools.filter_map(|pool| Some(pool["name"].as_str()?.to_owned()));
+    let pools = pools.collect();
     let folder = scratch(name)?;
     let file = folder.join("berth.json");
     fs::write(&file, document.to_string())?;
@@ -126,14 +131,19 @@ async fn begin(name: &str, scenario: &Scenario) -> Result<(Pods, Envoy, String)>
         yaml = without_service(&yaml)?;
     }
     let envoy = Envoy::start(&folder, &yaml, gateway, admin, &[]).await?;
-    Ok((pods, envoy, pool))
+    Ok((pods, envoy, pools))
 }
 
 /// What must be read before a step's time is over.
 impl Gateway {
+    /// Over all pools.
     async fn stat(&self, stat: &str) -> Result<u64> {
-        let name = format!("wasmcustom.berth.pool.{}.{stat}", self.pool);
-        Ok(self.envoy.stat(&name).await?.unwrap_or(0))
+        let mut sum = 0;
+        for pool in &self.pools {
+            let name = format!("wasmcustom.berth.pool.{pool}.{stat}");
+            sum += self.envoy.stat(&name).await?.unwrap_or(0);
+        }
+        Ok(sum)
     }
 
     /// The pods have changed: they are to be read again.
@@ -263,7 +273,7 @@ impl Gateway {
         let mut head: Coming = tokio::spawn(sent);
         tokio::select! {
             arrival = self.pods.arrival(id) => {
-                if arrival.body != request.bytes() {
+                if !self.rewrites && arrival.body != request.bytes() {
                     self.complaints.push(format!("request {id}: {} got another body", arrival.pod));
                 }
                 let seen = self.with_pod(&arrival);
@@ -274,13 +284,14 @@ impl Gateway {
             answer = &mut head => {
                 let answer = answer??;
                 let header = |name: &str| answer.headers().get(name).and_then(|value| value.to_str().ok());
-                let seen = Seen {
+                let mut seen = Seen {
                     status: Some(answer.status().as_u16()),
                     reason: header(names::REASON).map(str::to_owned),
                     why: header(names::DECISION).unwrap_or_default().to_owned(),
                     ..Seen::default()
                 };
-                answer.into_body().collect().await?;
+                let body = answer.into_body().collect().await?.to_bytes();
+                seen.answer = String::from_utf8_lossy(&body).into_owned();
                 self.idle[connection.worker].push(connection);
                 self.calm().await?;
                 if seen.reason.as_deref() == Some("model-unknown") {
@@ -307,6 +318,7 @@ impl Gateway {
             served_by: Some(arrival.pod.clone()),
             status: Some(arrival.status),
             pass: Some(decision(&why, "pass").to_owned()).filter(|reason| !reason.is_empty()),
+            body: String::from_utf8_lossy(&arrival.body).into_owned(),
             upstream: arrival.headers.iter().filter(own).cloned().collect(),
             why,
             ..Seen::default()

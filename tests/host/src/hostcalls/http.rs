@@ -152,9 +152,15 @@ fn set_buffer(guest: &mut Guest<'_>, kind: u32, start: u32, length: u32, bytes: 
     let stream = guest.data().stream().ok_or(Status::BadArgument)?;
     let mut stream = stream.borrow_mut();
     let body = stream.side_mut(direction).body_mut().ok_or(Status::BadArgument)?;
-    let start = (start as usize).min(body.len());
-    let end = start.saturating_add(length as usize).min(body.len());
-    body.splice(start..end, bytes);
+    // `Buffer::copyFrom`: what lies at the start is replaced, what comes behind the end is added.
+    if start == 0 {
+        let end = (length as usize).min(body.len());
+        body.splice(..end, bytes);
+    } else if start as usize >= body.len() {
+        body.extend(bytes);
+    } else {
+        return Err(Status::BadArgument.into());
+    }
     Ok(())
 }
 

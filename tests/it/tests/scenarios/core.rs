@@ -10,7 +10,7 @@ use berth_filter_routing::decision::{Action, explain};
 use berth_filter_routing::header;
 use berth_filter_routing::ledger::Outcome;
 use berth_filter_routing::prefix::{Blocks, Hasher};
-use berth_filter_routing::request::{Facts, Head, HeadVerdict, PassReason, classify};
+use berth_filter_routing::request::{Facts, Head, HeadVerdict, PassReason, asks_for_models, classify};
 use berth_filter_routing::view::{self, Steering, View};
 use berth_shared_state::config::Config;
 use berth_shared_state::limits::TICK;
@@ -167,6 +167,32 @@ fn read(head: &[(String, String)], body: &[u8], hold: usize) -> Result<(Facts, B
     Ok((facts?, hasher.finish()))
 }
 
+/// The answer to a question for models, if it is one and something is known.
+fn listed(view: &mut View, store: &MemoryStore, head: &[(String, String)], end: bool, now: UnixMillis) -> Option<Seen> {
+    let headers: Vec<(&str, &[u8])> = head
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_bytes()))
+        .collect();
+    let question = asks_for_models(&Head {
+        headers: &headers,
+        end_of_stream: end,
+    })?;
+    let lists = view.config().models.list;
+    let catalogue = view.catalogue(store, now);
+    if !lists || catalogue.is_empty() {
+        return None;
+    }
+    let found = match &question.name {
+        None => Some(catalogue.list(question.anthropic)),
+        Some(name) => catalogue.one(name, question.anthropic),
+    };
+    Some(Seen {
+        status: Some(if found.is_some() { 200 } else { 404 }),
+        answer: found.unwrap_or_default(),
+        ..Seen::default()
+    })
+}
+
 impl Proxy for Core {
     const SHOWS_UPSTREAM: bool = false;
 
@@ -213,6 +239,9 @@ impl Proxy for Core {
         let headers = head.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
         let steering = Steering::from_headers(&self.config.trust, headers);
         let view = &mut self.views[worker];
+        if let Some(answer) = listed(view, &self.store, &head, body.is_empty(), self.now) {
+            return answer;
+        }
         let facts = read(&head, &body, self.config.body.hold_bytes).and_then(|(facts, prompt)| {
             let lacks = view.lacks_model(&facts, &steering);
             if lacks {
@@ -251,6 +280,7 @@ impl Proxy for Core {
         match decision.action {
             Action::Pass(reason) => seen.pass = Some(reason.as_str().to_owned()),
             Action::Reply(refusal) => {
+                seen.answer = header::body(&refusal, facts.api);
                 seen.status = Some(refusal.status);
                 seen.reason = Some(refusal.reason.as_str().to_owned());
             }

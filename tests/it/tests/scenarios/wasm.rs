@@ -196,6 +196,7 @@ impl Proxy for Wasm {
         if stream.is_refused() {
             let sent = stream.downstream().unwrap_or_default();
             seen.status = stream.status().map(|status| status as u16);
+            seen.answer = String::from_utf8_lossy(&sent.body).into_owned();
             seen.reason = sent.headers.get(names::REASON).map(str::to_owned);
             return seen;
         }
@@ -205,6 +206,7 @@ impl Proxy for Wasm {
         };
         let text = |(name, value): (&str, &[u8])| (name.to_owned(), String::from_utf8_lossy(value).into_owned());
         seen.upstream = upstream.headers.iter().map(text).collect();
+        seen.body = String::from_utf8_lossy(&upstream.body).into_owned();
         let list = upstream
             .headers
             .get(names::DESTINATION_ENDPOINT)

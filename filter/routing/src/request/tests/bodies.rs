@@ -14,6 +14,11 @@ fn chat_gives_model_prompt_and_bound() {
     let expected = Facts {
         api: Some(Api::Chat),
         model: Some("sql".into()),
+        model_at: Some(ModelAt {
+            start: 9,
+            end: 14,
+            quoted: true,
+        }),
         prompt: PromptSize {
             ascii_bytes: 9,
             messages: 1,
@@ -37,6 +42,48 @@ fn model_behind_a_megabyte_of_text_is_found() {
     let (facts, _) = feed_all(&BodyReader::json(Api::Chat), body.as_bytes().chunks(16 << 10));
     assert_eq!(facts.model.as_deref(), Some("late"));
     assert_eq!(facts.prompt.ascii_bytes, (1 << 20) + 4);
+}
+
+#[test]
+fn the_place_of_the_model_is_the_value_that_counts() {
+    let place = |api, body: &str| {
+        let at = read(api, body).model_at?;
+        assert!(at.quoted);
+        Some(body[at.start..at.end].to_owned())
+    };
+    let chat = |body| place(Api::Chat, body);
+    assert_eq!(
+        chat(r#" { "x":1, "model" :  "a\u0062" }"#).as_deref(),
+        Some(r#""a\u0062""#)
+    );
+    assert_eq!(chat(r#"{"model":"a","model":"bc"}"#).as_deref(), Some(r#""bc""#));
+    assert_eq!(
+        chat(r#"{"metadata":{"model":"a"},"model":"bc","x":{"model":"d"}}"#).as_deref(),
+        Some(r#""bc""#)
+    );
+    assert_eq!(chat(r#"{"model":"a","model":null}"#), None);
+    assert_eq!(chat(r#"{"model":""}"#), None);
+    assert_eq!(chat(r#"{"messages":[{"model":"a"}]}"#), None);
+    assert_eq!(chat(r#"{"model":"a","lora_path":"b"}"#), None, "another field decides");
+    let long = "x".repeat(KEPT_MAX_BYTES + 1);
+    assert_eq!(chat(&format!(r#"{{"model":"{long}"}}"#)), None);
+}
+
+#[test]
+fn a_user_is_named_by_each_api_in_its_own_way() {
+    let user = |api, body| read(api, body).user;
+    assert_eq!(
+        user(Api::Chat, r#"{"user":"u1","metadata":{"user_id":"u2"}}"#).as_deref(),
+        Some("u1")
+    );
+    assert_eq!(
+        user(Api::Messages, r#"{"metadata":{"user_id":"u2","x":"y"}}"#).as_deref(),
+        Some("u2")
+    );
+    assert_eq!(user(Api::Chat, r#"{"user":"u1","user":null}"#), None);
+    assert_eq!(user(Api::Chat, r#"{"messages":[{"user":"u1"}]}"#), None);
+    let long = format!(r#"{{"user":"{}"}}"#, "u".repeat(KEPT_MAX_BYTES + 1));
+    assert_eq!(user(Api::Chat, &long).map(|user| user.len()), Some(KEPT_MAX_BYTES));
 }
 
 #[test]

@@ -247,3 +247,44 @@ fn reasons_are_serialized_as_they_are_shown() {
         assert_eq!(json, format!("\"{}\"", reason.as_str()));
     }
 }
+
+#[test]
+fn a_question_for_models_is_told_from_other_requests() {
+    #[track_caller]
+    fn check(more: &[(&str, &str)], expected: Option<(Option<&str>, bool)>) {
+        let headers: Vec<(&str, &[u8])> = more.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
+        let asked = asks_for_models(&Head {
+            headers: &headers,
+            end_of_stream: true,
+        });
+        let asked = asked.as_ref().map(|asked| (asked.name.as_deref(), asked.anthropic));
+        assert_eq!(asked, expected, "{more:?}");
+    }
+    let get = |path| [(":method", "GET"), (":path", path)];
+    check(&get("/v1/models"), Some((None, false)));
+    check(&get("/v1/models/?limit=20"), Some((None, false)));
+    check(&get("/v1/models/sql"), Some((Some("sql"), false)));
+    check(
+        &get("/v1/models/meta-llama/Llama-3?x"),
+        Some((Some("meta-llama/Llama-3"), false)),
+    );
+    check(
+        &get("/v1/models/a%2Fb%c3%A9%zz%4"),
+        Some((Some("a/b\u{e9}%zz%4"), false)),
+    );
+    check(&get("/v1/models/%+1"), Some((Some("%+1"), false)));
+    check(&get("/v1/modelsx"), None);
+    check(&get("/v1/model"), None);
+    check(&[(":method", "POST"), (":path", "/v1/models")], None);
+    check(&[(":path", "/v1/models")], None);
+    let anthropic = [
+        (":method", "GET"),
+        (":path", "/v1/models"),
+        ("anthropic-version", "2023-06-01"),
+    ];
+    check(&anthropic, Some((None, true)));
+    check(
+        &[(":method", "GET"), (":path", "/v1/models"), ("upgrade", "websocket")],
+        None,
+    );
+}

@@ -30,9 +30,15 @@ fn fields_are_found_before_and_behind_the_file() {
     ]
     .concat();
     let facts = read_parts(&body).0;
+    let start = body.find("whisper").unwrap();
     let expected = Facts {
         api: Some(Api::Audio),
         model: Some("whisper".into()),
+        model_at: Some(ModelAt {
+            start,
+            end: start + "whisper".len(),
+            quoted: false,
+        }),
         prompt: PromptSize {
             media_parts: 1,
             ..PromptSize::default()

@@ -22,8 +22,10 @@ fn any_api() -> impl Strategy<Value = Api> {
 
 /// Keys that mean something somewhere, and others.
 fn any_key() -> impl Strategy<Value = String> {
-    const KEYS: [&str; 34] = [
+    const KEYS: [&str; 36] = [
         "model",
+        "user",
+        "metadata",
         "messages",
         "prompt",
         "input",
