@@ -104,8 +104,10 @@ impl Stream {
         self.steering = gateway.steering(&named);
         self.client_asks = named.iter().any(|(name, _)| *name == names::LOAD_FORMAT);
         for name in names::STRIPPED {
-            // What cannot be read is removed unseen.
-            if !readable || named.iter().any(|(key, _)| *key == name) {
+            // What cannot be read is removed unseen. The pool is, also after another filter did: only a change made
+            // here takes back the route that the client's copy chose.
+            let chose = name == names::POOL && gateway.has_pools();
+            if !readable || chose || named.iter().any(|(key, _)| *key == name) {
                 let _ = host::remove_header(Map::Request, name);
             }
         }

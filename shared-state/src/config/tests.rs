@@ -121,9 +121,6 @@ fn every_option_reaches_the_config() {
                         "prefix": {"enabled": false, "max_bytes": "2MiB"}}
           }],
           "trust": {"headers": ["x-session-id"]}, "body": {"hold": 8192}, "status": {"decision_header": true},
-          "models": {"list": false, "near_names": true, "hidden": ["m2"]},
-          "rewrites": [{"from": "gpt", "to": [{"model": "m1", "weight": 9}, {"model": "m2", "weight": 1}], "sticky": "user"},
-                       {"from": "*", "to": [{"model": "m1"}]}],
           "role": "reader", "host": "envoy", "admission": {}, "poll": {"budget_per_second": 77}
         }"#,
     )
@@ -168,29 +165,6 @@ fn every_option_reaches_the_config() {
     };
     assert_eq!(pool.routing, routing);
     assert_eq!(config.trust.headers, ["x-session-id"]);
-    let models = ModelNames {
-        list: false,
-        near_names: true,
-        hidden: vec!["m2".to_owned()],
-    };
-    assert_eq!(config.models, models);
-    let target = |model: &str, weight| Target {
-        model: model.to_owned(),
-        weight,
-    };
-    let rewrites = [
-        Rewrite {
-            from: Some("gpt".to_owned()),
-            to: vec![target("m1", 9), target("m2", 1)],
-            sticky: Sticky::User,
-        },
-        Rewrite {
-            from: None,
-            to: vec![target("m1", 1)],
-            sticky: Sticky::None,
-        },
-    ];
-    assert_eq!(config.rewrites, rewrites);
     assert_eq!(config.body.hold_bytes, 8192);
     assert!(config.status.decision_header);
     assert_eq!((config.role, config.host), (Role::Reader, Host::Envoy));
@@ -318,6 +292,39 @@ fn without_stale_after_it_is_five_intervals_and_five_seconds_at_least() {
     check("1s", 5_000);
     check("1001ms", 5_005);
     check("1m", 300_000);
+}
+
+#[test]
+fn names_and_rewrites_reach_the_config() {
+    let models = json!({"list": false, "near_names": true, "hidden": ["m2"]});
+    let rewrites = json!([
+        {"from": "gpt", "to": [{"model": "m1", "weight": 9}, {"model": "m2", "weight": 1}], "sticky": "user"},
+        {"from": "*", "to": [{"model": "m1"}]}
+    ]);
+    let config = parse(&document(&[("models", models), ("rewrites", rewrites)])).unwrap();
+    let models = ModelNames {
+        list: false,
+        near_names: true,
+        hidden: vec!["m2".to_owned()],
+    };
+    assert_eq!(config.models, models);
+    let target = |model: &str, weight| Target {
+        model: model.to_owned(),
+        weight,
+    };
+    let rewrites = [
+        Rewrite {
+            from: Some("gpt".to_owned()),
+            to: vec![target("m1", 9), target("m2", 1)],
+            sticky: Sticky::User,
+        },
+        Rewrite {
+            from: None,
+            to: vec![target("m1", 1)],
+            sticky: Sticky::None,
+        },
+    ];
+    assert_eq!(config.rewrites, rewrites);
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod discovery;
 mod failures;
 mod lease;
 mod ledger;
+mod models;
 mod pass;
 mod raw;
 mod rendered;

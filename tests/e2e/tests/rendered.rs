@@ -22,7 +22,13 @@ async fn what_is_rendered_is_valid() -> Result<()> {
         "discovery": {"envoy_admin": {"cluster": "outbound|8000||llama.ns.svc", "admin": "my-admin"}},
         "scrape": {"headers": {"authorization": {"env": "KEY"}}, "cluster": "my-scrape"},
     }]});
-    let cases: [(&str, &Value, &[&str]); 4] = [
+    let both = json!({"pools": [fixed["pools"][0], {
+        "name": "qwen",
+        "discovery": {"envoy_admin": {"cluster": "qwen_pods"}},
+        "scrape": {"cluster": "qwen_scrape", "address_header": "x-gateway-destination-endpoint"},
+    }]});
+    let cases: [(&str, &Value, &[&str]); 5] = [
+        ("both", &both, &["--dns", "qwen=qwen.default.svc.cluster.local:8000"]),
         ("static", &fixed, &[]),
         ("forward", &fixed, &["--forward", "/health", "--timeout", "30"]),
         ("admin", &found, &["--dns", "llama.default.svc.cluster.local:8000"]),

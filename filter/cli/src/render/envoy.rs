@@ -71,7 +71,7 @@ pub fn render(config: &Config, document: &[u8], args: &EnvoyArgs) -> anyhow::Res
         ("ENVIRONMENT", environment(pools)),
         ("DESTINATION", yaml(names::DESTINATION_ENDPOINT)),
     ];
-    let mut out = TEMPLATE.to_owned();
+    let mut out = TEMPLATE.replace("@EARLY@\n", &early(pools));
     let (blocks, values) = values.split_at(2);
     for (name, value) in blocks {
         out = out.replace(&format!("@{name}@"), value);
@@ -169,6 +169,24 @@ fn strip(config: &Config) -> String {
         .map(|name| format!("                          - remove: {name}"))
         .collect();
     lines.join("\n")
+}
+
+/// Routes lead by the pool, so a client's copy must be gone before the first one is chosen.
+fn early(pools: &[Pool]) -> String {
+    if pools.len() == 1 {
+        return String::new();
+    }
+    format!(
+        "                # A client must not choose the pool: filters come too late for that.
+                early_header_mutation_extensions:
+                  - name: envoy.http.early_header_mutation.header_mutation
+                    typed_config:
+                      \"@type\": type.googleapis.com/envoy.extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation
+                      mutations:
+                        - remove: {}
+",
+        names::POOL
+    )
 }
 
 /// Variables that scrape headers are made from must be let into the VM by name.

@@ -5,8 +5,11 @@ use berth_shared_state::units::UnixMillis;
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
-/// One pod for each page: its bases and its adapters, each with its base.
-fn table(pages: &[(&[&str], &[(&str, &str)])]) -> Snapshot {
+/// Bases, and adapters, each with its base.
+type Page<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)]);
+
+/// One pod for each page.
+fn table(pages: &[Page<'_>]) -> Snapshot {
     let mut names: Vec<String> = Vec::new();
     let mut id = |name: &str| {
         let place = names.iter().position(|known| known == name).unwrap_or_else(|| {
@@ -150,12 +153,12 @@ fn only_a_near_and_listed_name_is_suggested() {
 #[test]
 fn the_base_behind_a_name_is_what_pages_or_the_config_say() {
     #[track_caller]
-    fn check(keys: &str, pages: &[(&[&str], &[(&str, &str)])], name: Option<&str>, expected: Option<&str>) {
+    fn check(keys: &str, pages: &[Page<'_>], name: Option<&str>, expected: Option<&str>) {
         let (config, table) = (config(keys, ""), table(pages));
         let table = (!pages.is_empty()).then_some(&table);
         assert_eq!(base_of(&config.pools[0], table, name), expected, "{keys} {name:?}");
     }
-    let pages: &[(&[&str], &[(&str, &str)])] = &[(&["small"], &[]), (&["small"], &[("sql", "small"), ("fr", "")])];
+    let pages: &[Page<'_>] = &[(&["small"], &[]), (&["small"], &[("sql", "small"), ("fr", "")])];
     check("", pages, Some("small"), Some("small"));
     check("", pages, Some("sql"), Some("small"));
     check("", pages, Some("fr"), Some("small"));
@@ -163,7 +166,7 @@ fn the_base_behind_a_name_is_what_pages_or_the_config_say() {
     check("", pages, Some("other"), None);
     check("", &[], Some("small"), None);
     check("", &[], None, None);
-    let two: &[(&[&str], &[(&str, &str)])] = &[(&["small", "alias"], &[("fr", "")])];
+    let two: &[Page<'_>] = &[(&["small", "alias"], &[("fr", "")])];
     check("", two, None, None);
     check("", two, Some("fr"), None);
     check("", two, Some("alias"), Some("alias"));

@@ -49,7 +49,7 @@ fn the_place_of_the_model_is_the_value_that_counts() {
     let place = |api, body: &str| {
         let at = read(api, body).model_at?;
         assert!(at.quoted);
-        Some(body[at.start..at.end].to_owned())
+        body.get(at.start..at.end).map(str::to_owned)
     };
     let chat = |body| place(Api::Chat, body);
     assert_eq!(

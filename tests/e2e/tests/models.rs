@@ -1,0 +1,189 @@
+//! Names of models: pools behind one listener, and names that are replaced on the way and come back.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use berth_shared_state::names;
+use berth_tests_e2e::client::{Answer, Client, whole};
+use berth_tests_e2e::envoy::{Envoy, free_port, render, scratch};
+use berth_tests_e2e::rig::Setup;
+use berth_tests_simulator::server::{Fault, Simulator};
+use http_body_util::BodyExt;
+use hyper::HeaderMap;
+use hyper::body::{Bytes, Frame};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use crate::support::{CHAT, JSON, chat, hash, pod, pods, streamed};
+
+/// The body that a pod must get in place of the client's.
+fn rewritten(body: &Value) -> Vec<u8> {
+    body.to_string()
+        .replace("\"model\":\"gpt\"", "\"model\":\"llama\"")
+        .into_bytes()
+}
+
+fn alias() -> Value {
+    json!({"rewrites": [{"from": "gpt", "to": [{"model": "llama"}]}]})
+}
+
+#[tokio::test]
+async fn a_name_is_replaced_on_the_way_and_comes_back() -> Result<()> {
+    let rig = Setup::new("renamed", pods(2))
+        .config(alias())
+        .edit(
+            "explicit_http_config: { http_protocol_options: {} }",
+            "explicit_http_config: { http2_protocol_options: {} }",
+        )
+        .start()
+        .await?;
+    // 2 MB: many reads of the proxy, and the name stands behind them.
+    let image = format!("data:image/png;base64,{}", "iVBORw0K".repeat(250_000));
+    let content = json!([{"type": "image_url", "image_url": {"url": image}}]);
+    let long = json!({"messages": [{"role": "user", "content": content}], "max_tokens": 1, "model": "gpt"});
+    let bodies = [chat("gpt", "short", 20, 4), long];
+    for (client, protocol) in [(rig.client(), "HTTP/1.1"), (Client::http2(rig.envoy.gateway), "HTTP/2")] {
+        for body in &bodies {
+            let sent = body.to_string().into_bytes();
+            let packed = ("accept-encoding", "gzip");
+            let answer = client.send("POST", CHAT, &[JSON, packed], sent).await?;
+            arrived(&rig, protocol, body, &answer)?;
+        }
+    }
+    // A body that ends with trailers is decided when they come.
+    let (sender, frames) = mpsc::unbounded_channel();
+    for piece in bodies[0].to_string().as_bytes().chunks(30) {
+        sender.send(Frame::data(Bytes::copy_from_slice(piece)))?;
+    }
+    let mut trailers = HeaderMap::new();
+    trailers.insert("x-checksum", "42".parse()?);
+    sender.send(Frame::trailers(trailers))?;
+    drop(sender);
+    let client = Client::http2(rig.envoy.gateway);
+    let answer = client.send_frames(CHAT, &[JSON, ("te", "trailers")], frames).await?;
+    arrived(&rig, "with trailers", &bodies[0], &answer)?;
+    // A retry sends the same body.
+    for name in ["a", "b"] {
+        let fault = Fault::InferenceStatus {
+            status: 503,
+            times: Some(1),
+        };
+        rig.pod(name)?.set_fault(fault).await;
+    }
+    let answer = rig.client().post(CHAT, &bodies[0]).await?;
+    arrived(&rig, "retried", &bodies[0], &answer)?;
+    // What was not replaced stays: the answer, its length, and its coding.
+    let answer = rig.client().post(CHAT, &chat("llama", "itself", 20, 1)).await?;
+    assert_eq!((answer.status, &answer.json()["model"]), (200, &json!("llama")));
+    ensure!(!answer.header("content-length").is_empty());
+    Ok(())
+}
+
+/// The pod got the target's name and the same bytes else; the client sees its own name.
+fn arrived(rig: &berth_tests_e2e::rig::Rig, case: &str, body: &Value, answer: &Answer) -> Result<()> {
+    ensure!(answer.status == 200, "{case}: {} {}", answer.status, answer.text());
+    assert_eq!(answer.json()["model"], "gpt", "{case}: {}", answer.text());
+    ensure!(!answer.text().contains("llama"), "{case}: {}", answer.text());
+    let received = rig.received(answer.pod(), CHAT)?.pop().context("nothing received")?;
+    let expected = rewritten(body);
+    assert_eq!(
+        (received.body_bytes, received.body_hash),
+        (expected.len(), hash(&expected)),
+        "{case}"
+    );
+    let header = |name: &str| {
+        received
+            .headers
+            .iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value.as_str())
+    };
+    assert_eq!(header(names::MODEL_NAME), Some("gpt"), "{case}");
+    assert_eq!(header(names::BASE_MODEL_NAME), Some("llama"), "{case}");
+    assert_eq!(header("accept-encoding"), None, "{case}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_name_comes_back_in_a_stream_that_is_not_held() -> Result<()> {
+    let rig = Setup::new("renamed-stream", pods(2)).config(alias()).start().await?;
+    let mut response = rig.client().stream(CHAT, &streamed("gpt", "pieces", 20, 400)).await?;
+    assert_eq!(response.status(), 200);
+    let name = response.headers()["x-simulator-pod"].to_str()?.to_owned();
+    let first = response.body_mut().frame().await.context("no piece")??;
+    let mut text = String::from_utf8(first.into_data().unwrap_or_default().to_vec())?;
+    tokio::time::timeout(Duration::from_millis(1), rig.pod(&name)?.wait_in_flight(1))
+        .await
+        .context("the first piece came when the answer was over")?;
+    let rest = whole(response).await?;
+    text.push_str(&rest.text());
+    ensure!(text.ends_with("data: [DONE]\n\n"), "{text}");
+    let (named, events) = (
+        text.matches("\"model\":\"gpt\"").count(),
+        text.matches("data: {").count(),
+    );
+    ensure!(named == events && events > 400, "{named} of {events} events");
+    ensure!(!text.contains("llama"), "{text}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_client_does_not_choose_the_pool() -> Result<()> {
+    let mut second = pod("b", &["sql"]);
+    second.model = "large".to_owned();
+    let (first, second) = (Simulator::start(pod("a", &[])).await?, Simulator::start(second).await?);
+    let pool = |name: &str, pod: &Simulator| json!({"name": name, "discovery": {"static": [pod.address().to_string()]}, "scrape": {"interval": "200ms"}});
+    let config = json!({"pools": [pool("one", &first), pool("two", &second)], "status": {"decision_header": true}});
+    let folder = scratch("pools")?;
+    let file = folder.join("berth.json");
+    fs::write(&file, config.to_string())?;
+    // Where the proxy does not remove the header before it chooses a route, Berth makes it choose again.
+    for removes in [true, false] {
+        let (gateway, admin) = (free_port()?, free_port()?);
+        let mut yaml = render(&file, gateway, admin, &[]).await?;
+        if !removes {
+            let (before, rest) = yaml
+                .split_once("early_header_mutation_extensions:")
+                .context("not rendered")?;
+            let (_, after) = rest.split_once("http_filters:").context("not rendered")?;
+            yaml = format!("{before}http_filters:{after}");
+        }
+        chooses_no_pool(&Envoy::start(&folder, &yaml, gateway, admin, &[]).await?).await?;
+    }
+    Ok(())
+}
+
+async fn chooses_no_pool(envoy: &Envoy) -> Result<()> {
+    let client = envoy.client();
+    envoy
+        .until("both pools", async || {
+            let answer = client.post(CHAT, &chat("sql", "x", 2, 1)).await?;
+            Ok((answer.status, answer.pod(), answer.decision("pool")) == (200, "b", "two"))
+        })
+        .await?;
+    // Also where Berth looks at nothing, so that the route is chosen by what the client sent.
+    let spoofed = (names::POOL, "two");
+    let cases: [(&str, &str, &[(&str, &str)], Vec<u8>); 3] = [
+        (
+            "routed",
+            "POST",
+            &[JSON, spoofed],
+            chat("llama", "x", 2, 1).to_string().into_bytes(),
+        ),
+        (
+            "passed",
+            "POST",
+            &[("content-type", "text/plain"), spoofed],
+            b"{\"model\":\"large\"}".to_vec(),
+        ),
+        ("no body", "GET", &[spoofed], Vec::new()),
+    ];
+    for (case, method, headers, body) in cases {
+        let answer = client.send(method, CHAT, headers, body).await?;
+        assert_eq!(answer.pod(), "a", "{case}: {} {}", answer.status, answer.text());
+    }
+    let answer = client.post(CHAT, &chat("nobody", "x", 2, 1)).await?;
+    assert_eq!(answer.status, 404, "{}", answer.text());
+    Ok(())
+}
