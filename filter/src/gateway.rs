@@ -3,7 +3,6 @@
 use std::rc::Rc;
 
 use berth_filter_routing::decision::{Action, Decision, Reason};
-use berth_filter_routing::header;
 use berth_filter_routing::hold::Hold;
 use berth_filter_routing::ledger::Outcome;
 use berth_filter_routing::prefix::{Blocks, Hasher};
@@ -94,22 +93,11 @@ impl Gateway {
         self.config.pools.len() > 1
     }
 
-    /// Status and body of the answer to a question for models; `None` = the pods shall answer, or nothing is known.
+    /// Status and body of the answer to a question for models; `None` = it passes.
     pub fn models(&mut self, question: &ModelsQuestion) -> Option<(u16, String)> {
-        if !self.config.models.list {
-            return None;
-        }
-        let catalogue = self.view.catalogue(&HostStore, host::now());
-        if catalogue.is_empty() {
-            return None;
-        }
+        let answer = self.view.models(&HostStore, question, host::now())?;
         self.stats.count(MODELS_ANSWERED, 1);
-        let Some(name) = &question.name else {
-            return Some((200, catalogue.list(question.anthropic)));
-        };
-        let one = catalogue.one(name, question.anthropic);
-        let unknown = || (404, header::unlisted(name, question.anthropic));
-        Some(one.map_or_else(unknown, |body| (200, body)))
+        Some(answer)
     }
 
     /// Decides one request and books it. `None`: nothing tells which pool it is for.

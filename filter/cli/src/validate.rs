@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use berth_shared_state::config::{Config, Discovery, Pool, duration_text, size_text};
+use berth_shared_state::config::{Config, Discovery, Pool, Rewrite, Sticky, Target, duration_text, size_text};
+use berth_shared_state::names;
 
 use crate::document;
 
@@ -41,6 +42,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn summary(config: &Config) -> String {
     let mut lines = vec![format!("valid: {}", counted(config.pools.len(), "pool"))];
     lines.extend(config.pools.iter().flat_map(pool_lines));
+    if config.pools.len() > 1 {
+        lines.push(format!(
+            "pools:   the proxy's routes must lead by the header {}; without it to pool {}",
+            names::POOL,
+            config.pools.first().map_or("", |pool| pool.name.as_str())
+        ));
+    }
+    lines.extend(config.rewrites.iter().map(rewrite_line));
+    lines.extend(models_line(config));
     lines.push(format!(
         "bodies:  up to {} of a request are held",
         size_text(config.body.hold_bytes as u64)
@@ -57,6 +67,32 @@ fn summary(config: &Config) -> String {
     }
     lines.push(String::new());
     lines.join("\n")
+}
+
+fn rewrite_line(rewrite: &Rewrite) -> String {
+    let all: u64 = rewrite.to.iter().map(|target| u64::from(target.weight)).sum();
+    let part = |target: &Target| match rewrite.to.as_slice() {
+        [_] => target.model.clone(),
+        _ => format!("{} ({}/{all})", target.model, target.weight),
+    };
+    let targets: Vec<String> = rewrite.to.iter().map(part).collect();
+    let sticky = match rewrite.sticky {
+        Sticky::None => "",
+        Sticky::Session => ", the same for all requests of a session",
+        Sticky::User => ", the same for all requests of a user",
+    };
+    let from = rewrite.from.as_deref().unwrap_or("every other name");
+    format!("rewrite: {from} -> {}{sticky}", targets.join(", "))
+}
+
+/// What is told of models, where it is not the default.
+fn models_line(config: &Config) -> Option<String> {
+    let models = &config.models;
+    let list = (!models.list).then(|| "GET /v1/models passes to a pod".to_owned());
+    let near = models.near_names.then(|| "near names are suggested".to_owned());
+    let hidden = (!models.hidden.is_empty()).then(|| format!("{} hidden", counted(models.hidden.len(), "name")));
+    let told: Vec<String> = [list, near, hidden].into_iter().flatten().collect();
+    (!told.is_empty()).then(|| format!("models:  {}", told.join(", ")))
 }
 
 fn pool_lines(pool: &Pool) -> Vec<String> {

@@ -45,6 +45,9 @@ trusted: no steering header; every copy is removed
             {"name": "b", "discovery": {"envoy_admin": {"cluster": "c"}}, 
              "scrape": {"interval": "2500ms", "headers": {"authorization": {"env": "KEY_HEADER"}}}}
           ],
+          "models": {"near_names": true, "hidden": ["n"]},
+          "rewrites": [{"from": "gpt", "to": [{"model": "m", "weight": 9}, {"model": "n", "weight": 1}], "sticky": "user"},
+                       {"from": "*", "to": [{"model": "m"}]}],
           "trust": {"headers": ["x-session-id"]}, "body": {"hold": "16MiB"}, "status": {"decision_header": true}
         }"#,
         0,
@@ -55,6 +58,10 @@ pool a: 1 pod; engine llama-cpp; models m, n and what the pods list
 pool b: the hosts of cluster c, listed every 1s; engine detected; models learned from the pods
   scraped every 2500ms (patience 1s), models every 10s, a reading counts for 12500ms
   scrapes send authorization from the variable KEY_HEADER
+pools:   the proxy's routes must lead by the header x-berth-pool; without it to pool a
+rewrite: gpt -> m (9/10), n (1/10), the same for all requests of a user
+rewrite: every other name -> m
+models:  near names are suggested, 1 name hidden
 bodies:  up to 16MiB of a request are held
 trusted: x-session-id; every other steering header is removed
 shown:   every response has x-berth-decision

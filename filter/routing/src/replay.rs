@@ -28,7 +28,7 @@ use serde::Serialize;
 use crate::decision::{Action, Decision, Why, explain};
 use crate::ledger::Outcome;
 use crate::prefix::{Blocks, Hasher};
-use crate::request::{Facts, Head, HeadVerdict, PassReason, classify};
+use crate::request::{Facts, Head, HeadVerdict, ModelsQuestion, PassReason, asks_for_models, classify};
 use crate::view::{self, Steering, View};
 use event::{Answer, Event, Id, Line, Request};
 
@@ -125,6 +125,7 @@ struct Output<'a> {
 enum Reasons<'a> {
     Decided(&'a Why),
     Passed { reason: PassReason },
+    Listed { reason: &'static str },
 }
 
 impl Replay {
@@ -302,9 +303,15 @@ impl Replay {
         let steering = Steering::from_headers(&self.config.trust, headers);
         self.requests += 1;
         let worker = (self.requests as usize - 1) % self.views.len();
-        let facts = read(request, self.config.body.hold_bytes);
         let Some(view) = self.views.get_mut(worker) else {
             return;
+        };
+        let facts = match read(request, self.config.body.hold_bytes) {
+            Read::Asks(question) => match view.models(&self.store, &question, self.now) {
+                Some((status, _)) => return answers.out.push(listed(&request.id, status)),
+                None => Err(PassReason::NotInference),
+            },
+            Read::Body(facts) => facts,
         };
         let facts = facts.and_then(|(facts, prompt)| match view.lacks_model(&facts, &steering) {
             true => Err(PassReason::BodyTooLarge),
@@ -381,8 +388,16 @@ impl Replay {
     }
 }
 
+/// What a request is.
+enum Read {
+    /// A question for models.
+    Asks(ModelsQuestion),
+    /// One to be decided, or to be passed.
+    Body(Result<(Facts, Blocks), PassReason>),
+}
+
 /// What the glue does with a head and a body that comes in one piece.
-fn read(request: &Request, hold_bytes: usize) -> Result<(Facts, Blocks), PassReason> {
+fn read(request: &Request, hold_bytes: usize) -> Read {
     let path = request.path.iter().map(|path| (":path", path.as_bytes()));
     let others = request
         .headers
@@ -390,14 +405,15 @@ fn read(request: &Request, hold_bytes: usize) -> Result<(Facts, Blocks), PassRea
         .map(|(name, value)| (name.as_str(), value.as_bytes()));
     let headers: Vec<(&str, &[u8])> = path.chain(others).collect();
     let body = request.body.as_bytes();
-    let mut reader = match classify(
-        &Head {
-            headers: &headers,
-            end_of_stream: body.is_empty(),
-        },
-        hold_bytes,
-    ) {
-        HeadVerdict::Pass(reason) => return Err(reason),
+    let head = Head {
+        headers: &headers,
+        end_of_stream: body.is_empty(),
+    };
+    if let Some(question) = asks_for_models(&head) {
+        return Read::Asks(question);
+    }
+    let mut reader = match classify(&head, hold_bytes) {
+        HeadVerdict::Pass(reason) => return Read::Body(Err(reason)),
         HeadVerdict::Hold(reader) => reader,
     };
     let held = body.get(..reader.bound()).unwrap_or(body);
@@ -408,12 +424,23 @@ fn read(request: &Request, hold_bytes: usize) -> Result<(Facts, Blocks), PassRea
     } else {
         reader.facts()
     };
-    Ok((facts, hasher.finish()))
+    Read::Body(Ok((facts, hasher.finish())))
 }
 
 /// An id as a person types it: a string without its quotes.
 fn plain(id: &Id) -> String {
     id.as_str().map_or_else(|| id.to_string(), str::to_owned)
+}
+
+fn listed(id: &Id, status: u16) -> String {
+    write(&Output {
+        id,
+        action: "reply",
+        pod: None,
+        endpoints: None,
+        status: Some(status),
+        why: Reasons::Listed { reason: "models" },
+    })
 }
 
 fn passed(id: &Id, reason: PassReason) -> String {

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Shared data comes in as an argument, so that nothing here holds a host. Deliberately not here:
-//! reading bodies ([`crate::request`]), and what the proxy is told ([`crate::header`]).
+//! reading bodies ([`crate::request`]), and what the proxy is told of a decision ([`crate::header`]).
 
 mod pool;
 mod prefix;
@@ -30,10 +30,11 @@ use fastrand::Rng;
 use crate::catalogue::{self, Catalogue};
 use crate::cost::AGREED_BLOCKS;
 use crate::decision::{self, Action, Ask, Booking, Decision, Naming, Reason, Refusal, Why};
+use crate::header;
 use crate::ledger::{Outcome, Sent, Synced};
 use crate::limits::ASCII_BYTES_PER_TOKEN;
 use crate::prefix::{Blocks, Written, seed};
-use crate::request::Facts;
+use crate::request::{Facts, ModelsQuestion};
 use crate::rewrite::{self, Sender};
 use pool::PoolView;
 pub use pool::TableError;
@@ -218,8 +219,30 @@ impl View {
         decision
     }
 
+    /// Status and body of the answer to a question for models; `None` = the pods shall answer, or nothing is known.
+    pub fn models(
+        &mut self,
+        store: &dyn SharedData,
+        question: &ModelsQuestion,
+        now: UnixMillis,
+    ) -> Option<(u16, String)> {
+        if !self.config.models.list {
+            return None;
+        }
+        let catalogue = self.catalogue(store, now);
+        if catalogue.is_empty() {
+            return None;
+        }
+        let Some(name) = &question.name else {
+            return Some((200, catalogue.list(question.anthropic)));
+        };
+        let one = catalogue.one(name, question.anthropic);
+        let unknown = || (404, header::unlisted(name, question.anthropic));
+        Some(one.map_or_else(unknown, |body| (200, body)))
+    }
+
     /// The models of all pools, from tables that may be [`MODELS_LIST_MAX_AGE`] old.
-    pub fn catalogue(&mut self, store: &dyn SharedData, now: UnixMillis) -> &Catalogue {
+    fn catalogue(&mut self, store: &dyn SharedData, now: UnixMillis) -> &Catalogue {
         let fresh = |at: UnixMillis| at <= now && now.since(at) < MODELS_LIST_MAX_AGE;
         if !self.listed_at.is_some_and(fresh) {
             for index in 0..self.pools.len() {

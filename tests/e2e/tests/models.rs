@@ -164,7 +164,8 @@ async fn chooses_no_pool(envoy: &Envoy) -> Result<()> {
         .await?;
     // Also where Berth looks at nothing, so that the route is chosen by what the client sent.
     let spoofed = (names::POOL, "two");
-    let cases: [(&str, &str, &[(&str, &str)], Vec<u8>); 3] = [
+    type Case<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)], Vec<u8>);
+    let cases: [Case<'_>; 3] = [
         (
             "routed",
             "POST",

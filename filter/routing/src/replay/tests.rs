@@ -152,6 +152,33 @@ fn what_is_not_for_berth_is_passed_and_an_unknown_model_refused() {
 }
 
 #[test]
+fn a_rewrite_and_a_question_for_models_are_answered_as_in_the_proxy() {
+    let mut document: Value = serde_json::from_str(ONE).unwrap();
+    document["rewrites"] = json!([{"from": "gpt", "to": [{"model": "m"}]}, {"from": "x", "to": [{"model": "lost"}]}]);
+    let mut run = Run::new(&document.to_string(), Options::default());
+    let get = |t: u32, path: &str| json!({"t": t, "request": {"id": t, "path": path, "headers": [[":method", "GET"]]}});
+    let early = run.feed(&get(1, "/v1/models")).unwrap();
+    assert_eq!(
+        (&early["action"], &early["why"]["reason"]),
+        (&json!("pass"), &json!("not-inference"))
+    );
+    run.feed(&json!({"t": 5, "scrape": {"pod": P0, "status": 200, "body": page(0, "")}}));
+    run.feed(&json!({"t": 6, "models": {"pod": P0, "status": 200, "body": models(&["m"])}}));
+    let routed = run.ask(10.0, &json!("r"), "gpt", false);
+    assert_eq!(routed["action"], "route");
+    let why = &routed["why"];
+    assert_eq!(
+        (&why["model"], &why["asked"], &why["base"]),
+        (&json!("m"), &json!("gpt"), &json!("m"))
+    );
+    assert_eq!(run.ask(11.0, &json!("s"), "x", false)["status"], 404);
+    assert_eq!(run.feed(&get(2000, "/v1/models")).unwrap()["status"], 200);
+    assert_eq!(run.feed(&get(2001, "/v1/models/gpt")).unwrap()["status"], 200);
+    let missing = run.feed(&get(2002, "/v1/models/x")).unwrap();
+    assert_eq!((&missing["action"], &missing["status"]), (&json!("reply"), &json!(404)));
+}
+
+#[test]
 fn before_any_page_a_static_list_is_routed_and_other_discovery_passed() {
     let mut run = Run::new(ONE, Options::default());
     assert_eq!(run.ask(0.0, &json!(1), "m", false)["pod"], P0);

@@ -177,18 +177,10 @@ fn listed(view: &mut View, store: &MemoryStore, head: &[(String, String)], end: 
         headers: &headers,
         end_of_stream: end,
     })?;
-    let lists = view.config().models.list;
-    let catalogue = view.catalogue(store, now);
-    if !lists || catalogue.is_empty() {
-        return None;
-    }
-    let found = match &question.name {
-        None => Some(catalogue.list(question.anthropic)),
-        Some(name) => catalogue.one(name, question.anthropic),
-    };
+    let (status, answer) = view.models(store, &question, now)?;
     Some(Seen {
-        status: Some(if found.is_some() { 200 } else { 404 }),
-        answer: found.unwrap_or_default(),
+        status: Some(status),
+        answer,
         ..Seen::default()
     })
 }
