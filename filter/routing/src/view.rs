@@ -14,6 +14,7 @@
 mod pool;
 mod prefix;
 mod share;
+mod sizes;
 mod steering;
 
 use std::collections::BTreeMap;
@@ -31,8 +32,7 @@ use crate::catalogue::{self, Catalogue};
 use crate::cost::AGREED_BLOCKS;
 use crate::decision::{self, Action, Ask, Booking, Decision, Naming, Reason, Refusal, Why};
 use crate::header;
-use crate::ledger::{Outcome, Sent, Synced};
-use crate::limits::ASCII_BYTES_PER_TOKEN;
+use crate::ledger::{Asked, Outcome, Sent, Synced};
 use crate::prefix::{Blocks, Written, seed};
 use crate::request::{Facts, ModelsQuestion};
 use crate::rewrite::{self, Sender};
@@ -193,7 +193,7 @@ impl View {
             ask: Ask {
                 model,
                 start: chains.as_ref().and_then(|chains| chains.start(AGREED_BLOCKS)),
-                ..Ask::new(request.facts, ASCII_BYTES_PER_TOKEN, pool)
+                ..Ask::new(request.facts, view.bytes_per_token(), view.expected_output(pool))
             },
             subset: request.steering.subset.as_deref(),
             now,
@@ -394,6 +394,9 @@ impl View {
             predicted: booking.predicted,
             streams: request.facts.stream,
         };
+        if let Some(asked) = Asked::of(request.facts) {
+            view.ledger.asked(asked);
+        }
         self.counts.ledger(view.ledger.sent(store, &sent, now));
         if self.routed.len() >= LEDGER_IN_FLIGHT_MAX {
             self.routed.pop_first();
