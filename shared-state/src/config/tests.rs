@@ -90,7 +90,10 @@ fn the_smallest_document_has_every_default() {
             },
         }],
         trust: Trust { headers: Vec::new() },
-        body: Body { hold_bytes: 768 * 1024 },
+        body: Body {
+            mode: BodyMode::Hold,
+            hold_bytes: 768 * 1024,
+        },
         status: StatusPage { decision_header: false },
         role: Role::Auto,
         host: Host::Auto,

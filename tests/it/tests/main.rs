@@ -5,5 +5,6 @@ mod chaos;
 mod contract;
 mod dependencies;
 mod docs;
+mod hand_over;
 mod scenarios;
 mod wasm;
