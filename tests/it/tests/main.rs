@@ -6,5 +6,6 @@ mod contract;
 mod dependencies;
 mod docs;
 mod hand_over;
+mod manifests;
 mod scenarios;
 mod wasm;

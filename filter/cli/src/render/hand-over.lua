@@ -1,0 +1,23 @@
+-- Berth decides at the end of the body. These headers wait for that, then say what was chosen.
+function envoy_on_request(handle)
+  local headers = handle:headers()
+  -- A client must not choose its pod, also when Berth is bypassed.
+  for _, name in ipairs({@STRIP@}) do
+    headers:remove(name)
+  end
+  local state = handle:streamInfo():filterState()
+  if state:get("wasm.@WAIT@") == nil then
+    return
+  end
+  handle:body()
+  for name, header in pairs({@HEADERS@}) do
+    local value = state:get("wasm." .. name)
+    if value ~= nil then
+      headers:replace(header, value)
+    end
+  end
+  local pods = state:get("wasm.@ENDPOINTS@")
+  if pods ~= nil then
+    handle:streamInfo():dynamicMetadata():set("envoy.lb", "@DESTINATION@", pods)
+  end
+end
