@@ -5,11 +5,13 @@ function envoy_on_request(handle)
   for _, name in ipairs({@STRIP@}) do
     headers:remove(name)
   end
-  local state = handle:streamInfo():filterState()
-  if state:get("wasm.@WAIT@") == nil then
+  if handle:streamInfo():filterState():get("wasm.@WAIT@") == nil then
     return
   end
   handle:body()
+  -- What was taken from the handle before that wait is no longer valid.
+  headers = handle:headers()
+  local state = handle:streamInfo():filterState()
   for name, header in pairs({@HEADERS@}) do
     local value = state:get("wasm." .. name)
     if value ~= nil then
