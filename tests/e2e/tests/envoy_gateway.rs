@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use berth_tests_it::manifest::{load, of_kind};
 use serde_json::{Map, Value, json};
 
-use crate::kubernetes::{Place, Plane, endpoints, keeps_its_promises, module, routes, start, watched};
+use crate::kubernetes::{Place, Plane, comes_back_after_a_trap, endpoints, keeps_its_promises, routes, start, watched};
 use crate::support::pods;
 
 /// Where Envoy Gateway binds the admin page.
@@ -29,7 +29,7 @@ fn module_name(policy: &Value) -> Result<String> {
     ))
 }
 
-fn filter(policy: &Value) -> Result<Value> {
+fn filter(policy: &Value, place: &Place) -> Result<Value> {
     let wasm = &policy["spec"]["wasm"][0];
     ensure!(
         wasm["code"]["type"] == "Image" && wasm["failOpen"].is_null(),
@@ -42,7 +42,7 @@ fn filter(policy: &Value) -> Result<Value> {
         "typed_config": {"@type": WASM, "config": {
             "name": wasm["name"],
             "root_id": wasm["rootID"],
-            "vm_config": {"vm_id": name, "runtime": "envoy.wasm.runtime.v8", "code": module()},
+            "vm_config": {"vm_id": name, "runtime": "envoy.wasm.runtime.v8", "code": place.code()},
             "configuration": {
                 "@type": "type.googleapis.com/google.protobuf.StringValue",
                 "value": watched(&wasm["config"]),
@@ -51,7 +51,7 @@ fn filter(policy: &Value) -> Result<Value> {
     }))
 }
 
-fn listener(documents: &[Value], cluster: &str) -> Result<Value> {
+fn listener(documents: &[Value], place: &Place, cluster: &str) -> Result<Value> {
     let policy = the(documents, "EnvoyExtensionPolicy")?;
     let client = &the(documents, "ClientTrafficPolicy")?["spec"];
     let backend = &the(documents, "BackendTrafficPolicy")?["spec"];
@@ -61,7 +61,7 @@ fn listener(documents: &[Value], cluster: &str) -> Result<Value> {
         .iter()
         .map(|name| json!({"remove": name}))
         .collect();
-    let filter = filter(policy)?;
+    let filter = filter(policy, place)?;
     let triggers = backend["retry"]["retryOn"]["triggers"]
         .as_array()
         .context("no triggers")?;
@@ -222,7 +222,7 @@ async fn the_policies_of_envoy_gateway_route() -> Result<()> {
     let name = "httproute/default/llama/rule/0";
     let plane = |place: &Place| {
         let mut plane = Plane {
-            listener: listener(&documents, name)?,
+            listener: listener(&documents, place, name)?,
             clusters: vec![cluster(&documents, place, name)?],
         };
         let patches = &the(&documents, "EnvoyPatchPolicy")?["spec"]["jsonPatches"];
@@ -231,5 +231,7 @@ async fn the_policies_of_envoy_gateway_route() -> Result<()> {
         }
         Ok(plane)
     };
-    keeps_its_promises(&start("envoy-gateway", pods(3), plane, &[]).await?).await
+    let rig = start("envoy-gateway", pods(3), plane, &[]).await?;
+    keeps_its_promises(&rig).await?;
+    comes_back_after_a_trap(&rig).await
 }

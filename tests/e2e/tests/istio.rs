@@ -1,17 +1,25 @@
 //! The recipes in `istio/`, translated as istiod does: extensions by extension discovery with an empty vm_id and no
 //! flag, ordered by priority, in front of the filters that a gateway has anyway; then the patches of EnvoyFilters.
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result, bail, ensure};
+use berth_tests_e2e::client::Client;
 use berth_tests_e2e::rig::Rig;
 use berth_tests_it::manifest::{load, of_kind};
+use hyper::HeaderMap;
+use hyper::body::{Bytes, Frame};
+use hyper::header::{HeaderName, HeaderValue};
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
 
 use crate::kubernetes::{
-    Place, Plane, endpoints, from_file, keeps_its_promises, merge, module, routes, send, socket, start, watched,
+    Place, Plane, comes_back_after_a_trap, endpoints, from_file, keeps_its_promises, merge, routes, send, socket,
+    start, watched,
 };
-use crate::support::{busy, chat, idle, pods};
+use crate::support::{CHAT, JSON, busy, chat, full, idle, pods};
 
 const HOST: &str = "llama.default.svc.cluster.local";
 const ROUTER: &str = "envoy.filters.http.router";
@@ -133,7 +141,7 @@ impl Draft<'_> {
                 "failure_policy": "FAIL_RELOAD",
                 "vm_config": {
                     "runtime": "envoy.wasm.runtime.v8",
-                    "code": module(),
+                    "code": self.place.code(),
                     "environment_variables": {"host_env_keys": keys},
                 },
                 "configuration": {
@@ -172,6 +180,18 @@ impl Draft<'_> {
         Ok(json!({"name": extension["name"], "config_discovery": {"config_source": source, "type_urls": [WASM]}}))
     }
 
+    /// Changes the config of a plugin that was translated already.
+    fn rewrite_config(&self, change: impl FnOnce(&mut Value)) -> Result<()> {
+        let source = &self.filters[0]["config_discovery"]["config_source"]["path_config_source"]["path"];
+        let file = source.as_str().context("no plugin")?;
+        let mut resources: Value = serde_json::from_slice(&fs::read(file)?)?;
+        let value = &mut resources["resources"][0]["typed_config"]["config"]["configuration"]["value"];
+        let mut config = serde_json::from_str(value.as_str().context("no config")?)?;
+        change(&mut config);
+        *value = json!(config.to_string());
+        Ok(fs::write(file, resources.to_string())?)
+    }
+
     fn patch(&mut self, patch: &Value) -> Result<()> {
         let (to, value) = (&patch["applyTo"], &patch["patch"]["value"]);
         let operation = &patch["patch"]["operation"];
@@ -196,7 +216,7 @@ impl Draft<'_> {
                     config["vm_config"]["code"]["remote"]["http_uri"]["uri"].is_string(),
                     "an image"
                 );
-                config["vm_config"]["code"] = module();
+                config["vm_config"]["code"] = self.place.code();
                 let document = config["configuration"]["value"].as_str().context("no config")?;
                 config["configuration"]["value"] = json!(watched(&serde_json::from_str(document)?));
                 let discovered = self.discovered(&extension)?;
@@ -258,12 +278,161 @@ async fn gateway(recipe: &str, change: impl FnOnce(&mut Draft<'_>) -> Result<()>
 
 #[tokio::test]
 async fn a_wasm_plugin_hands_over_to_lua() -> Result<()> {
-    keeps_its_promises(&gateway("hand-over", |_| Ok(())).await?).await
+    let rig = gateway("hand-over", |_| Ok(())).await?;
+    keeps_its_promises(&rig).await?;
+
+    // A body that ends with trailers, in pieces, over HTTP/2.
+    let body = chat("llama", "trailers", 50, 1).to_string();
+    let (first, last) = body.split_at(30);
+    let (sender, frames) = mpsc::unbounded_channel();
+    for piece in [first, last] {
+        sender.send(Frame::data(Bytes::from(piece.to_owned())))?;
+    }
+    sender.send(Frame::trailers(HeaderMap::from_iter([(
+        HeaderName::from_static("x-checksum"),
+        HeaderValue::from_static("1"),
+    )])))?;
+    drop(sender);
+    let answer = Client::http2(rig.envoy.gateway)
+        .send_frames(CHAT, &[JSON], frames)
+        .await?;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let served = rig.pod(answer.pod())?.address().to_string();
+    assert_eq!(answer.decision("pod"), served, "it waited for the trailers");
+    let received = rig.received(answer.pod(), CHAT)?.pop().context("it came")?;
+    assert_eq!(received.body_bytes, body.len());
+    comes_back_after_a_trap(&rig).await
+}
+
+#[tokio::test]
+async fn a_body_of_unknown_length_over_the_limit_is_answered_with_413_and_a_declared_one_passes() -> Result<()> {
+    let limit = 1 << 20;
+    let rig = gateway("hand-over", |draft| {
+        draft.routes["virtual_hosts"][0]["request_body_buffer_limit"] = json!(limit);
+        draft.rewrite_config(|config| config["body"]["hold"] = json!("512KiB"))
+    })
+    .await?;
+    let mut large = chat("llama", "large", 50, 1);
+    large["padding"] = json!("x".repeat(2 * limit));
+    let (sender, frames) = mpsc::unbounded_channel();
+    sender.send(Frame::data(Bytes::from(large.to_string())))?;
+    drop(sender);
+    let answer = rig.client().send_frames(CHAT, &[JSON], frames).await?;
+    assert_eq!(answer.status, 413, "{answer:?}");
+    let answer = send(&rig, &[], &large).await?;
+    assert_eq!((answer.status, answer.decision("pod")), (200, ""), "{answer:?}");
+    assert_eq!(rig.count("passed.body-too-large").await?, 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn where_the_plugin_is_bypassed_a_client_does_not_steer_and_nothing_waits() -> Result<()> {
+    let rig = gateway("hand-over", |draft| {
+        // As if it were bypassed: it comes too late to be heard.
+        draft.filters.swap(0, 1);
+        Ok(())
+    })
+    .await?;
+    rig.pin(&[("a", idle()), ("b", full()), ("c", full())]).await?;
+    let wanted = rig.pod("c")?.address().to_string();
+    let mut seen = BTreeSet::new();
+    for number in 0..12 {
+        let body = chat("llama", &number.to_string(), 10, 1);
+        let answer = send(&rig, &[("x-gateway-destination-endpoint", &wanted)], &body).await?;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        seen.insert(answer.pod().to_owned());
+    }
+    assert!(seen.len() > 1, "least request spreads: {seen:?}");
+    assert!(
+        rig.stat("elsewhere").await? > 0,
+        "a counter shows that choices are not applied"
+    );
+    Ok(())
+}
+
+/// The cluster of an InferencePool, as Istio makes it.
+fn inference_pool(draft: &mut Draft<'_>) {
+    let path = |name: &str| json!({"key": "envoy.lb", "path": [{"key": name}]});
+    let cluster = &mut draft.clusters[0];
+    cluster["lb_policy"] = json!("CLUSTER_PROVIDED");
+    cluster["load_balancing_policy"] = json!({"policies": [{"typed_extension_config": {
+        "name": "envoy.load_balancing_policies.override_host",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.load_balancing_policies.override_host.v3.OverrideHost",
+            "override_host_sources": [{"metadata": path("x-gateway-destination-endpoint")}],
+            "selected_host_key": path("x-gateway-destination-endpoint-served"),
+            "fallback_policy": {"policies": [{"typed_extension_config": {
+                "name": "envoy.load_balancing_policies.round_robin",
+                "typed_config": {"@type": "type.googleapis.com/envoy.extensions.load_balancing_policies.round_robin.v3.RoundRobin"},
+            }}]},
+        },
+    }}]});
+}
+
+/// Puts a filter behind the extensions, where an endpoint picker is.
+fn behind(draft: &mut Draft<'_>, filter: Value) {
+    draft.filters.insert(2, filter);
+}
+
+#[tokio::test]
+async fn an_inference_pool_is_served_while_its_picker_is_away() -> Result<()> {
+    let rig = gateway("hand-over", |draft| {
+        inference_pool(draft);
+        let mut away = admin_cluster("127.0.0.1:1".parse()?);
+        away["name"] = json!("picker");
+        draft.clusters.push(away);
+        behind(
+            draft,
+            json!({"name": "envoy.filters.http.ext_proc", "typed_config": {
+                "@type": "type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor",
+                "grpc_service": {"envoy_grpc": {"cluster_name": "picker"}},
+                "failure_mode_allow": true,
+                "processing_mode": {"request_header_mode": "SEND", "response_header_mode": "SKIP"},
+            }}),
+        );
+        Ok(())
+    })
+    .await?;
+    rig.pin(&[("a", full()), ("b", idle()), ("c", full())]).await?;
+    for number in 0..8 {
+        let answer = send(&rig, &[], &chat("llama", &number.to_string(), 10, 1)).await?;
+        assert_eq!((answer.status, answer.pod()), (200, "b"), "{answer:?}");
+    }
+    assert_eq!(rig.stat("elsewhere").await?, 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_picker_behind_berth_has_the_last_word_and_berth_sees_it() -> Result<()> {
+    let rig = gateway("hand-over", |draft| {
+        inference_pool(draft);
+        let picked = draft.place.pods[2];
+        // What the answer of an endpoint picker amounts to.
+        let source = format!(
+            "function envoy_on_request(handle) handle:streamInfo():dynamicMetadata():set(\"envoy.lb\", \"x-gateway-destination-endpoint\", \"{picked}\") end"
+        );
+        behind(
+            draft,
+            json!({"name": "picker", "typed_config": {
+                "@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua",
+                "default_source_code": {"inline_string": source},
+            }}),
+        );
+        Ok(())
+    })
+    .await?;
+    rig.pin(&[("a", idle()), ("b", busy()), ("c", full())]).await?;
+    let answer = send(&rig, &[], &chat("llama", "picked", 10, 1)).await?;
+    assert_eq!((answer.status, answer.pod()), (200, "c"), "{answer:?}");
+    assert_eq!(rig.stat("elsewhere").await?, 1);
+    Ok(())
 }
 
 #[tokio::test]
 async fn an_envoy_filter_alone_holds() -> Result<()> {
-    keeps_its_promises(&gateway("hold", |_| Ok(())).await?).await
+    let rig = gateway("hold", |_| Ok(())).await?;
+    keeps_its_promises(&rig).await?;
+    comes_back_after_a_trap(&rig).await
 }
 
 #[tokio::test]

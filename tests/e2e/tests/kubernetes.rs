@@ -29,6 +29,15 @@ pub struct Place {
     pub gateway: SocketAddr,
     pub admin: SocketAddr,
     pub pods: Vec<SocketAddr>,
+    /// The module that manifests fetch, as a file.
+    pub module: std::path::PathBuf,
+}
+
+impl Place {
+    /// The module as a proxy loads it.
+    pub fn code(&self) -> Value {
+        json!({"local": {"filename": self.module}})
+    }
 }
 
 /// Starts pods and a proxy with what `plane` makes for them, and waits until the pods are read.
@@ -48,6 +57,8 @@ pub async fn start(
         gateway: free_port()?,
         admin: free_port()?,
         pods: running.iter().map(Simulator::address).collect(),
+        // It does what the one in `dist/` does, and traps on demand.
+        module: root().join("target/test-trap/wasm32-wasip1/release/berth_filter.wasm"),
     };
     let Plane { mut listener, clusters } = plane(&place)?;
     listener["address"] = socket(place.gateway);
@@ -80,11 +91,6 @@ pub fn watched(config: &Value) -> String {
     config["pools"][0]["scrape"]["models_interval"] = json!("1s");
     config["status"] = json!({"decision_header": true});
     config.to_string()
-}
-
-/// The module that a manifest fetches, as the file that a proxy loads.
-pub fn module() -> Value {
-    json!({"local": {"filename": root().join("dist/berth_filter.wasm")}})
 }
 
 /// A file of endpoints, as the control plane's endpoint discovery sends them.
@@ -209,7 +215,7 @@ pub async fn keeps_its_promises(rig: &Rig) -> Result<()> {
     let passed = client
         .send("POST", CHAT, &[("content-type", "text/plain")], b"hello".to_vec())
         .await?;
-    assert!(passed.header("x-simulator-pod") != "", "it reached a pod: {passed:?}");
+    assert!(!passed.pod().is_empty(), "it reached a pod: {passed:?}");
     assert_eq!(rig.count("passed.content-type").await?, before + 1);
     assert_eq!(client.get("/update_weights").await?.status, 404, "not in the route");
     assert_eq!(rig.stat("elsewhere").await?, 0, "every choice was applied");
@@ -225,4 +231,23 @@ pub async fn keeps_its_promises(rig: &Rig) -> Result<()> {
     assert_eq!((answer.status, answer.pod()), (200, "b"), "{answer:?}");
     ensure!(rig.stat("scrape_failures").await? == 0, "scrapes failed");
     Ok(())
+}
+
+/// A VM that traps takes its requests with it, and the next request on its thread makes a new one.
+pub async fn comes_back_after_a_trap(rig: &Rig) -> Result<()> {
+    let client = rig.client();
+    for _ in 0..4 {
+        let answer = send(rig, &[("x-berth-test-trap", "1")], &chat("llama", "trap", 1, 1)).await?;
+        assert_eq!(answer.status, 503, "{answer:?}");
+    }
+    rig.until("every worker to route again", async || {
+        for _ in 0..8 {
+            let answer = client.post(CHAT, &chat("llama", "after", 10, 1)).await?;
+            if answer.status != 200 || answer.decision("pod").is_empty() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    })
+    .await
 }
