@@ -216,6 +216,10 @@ impl Stream {
         ) {
             Ok(()) => {
                 self.phase = Phase::Sent;
+                if let (true, Some(first)) = (over, endpoints.first()) {
+                    // For a route to a cluster that nobody could patch.
+                    let _ = host::set_destination(&first.to_string());
+                }
                 self.reports = gateway.wants_report(self.id);
                 if self.reports && !self.client_asks {
                     let _ = tell(over, names::LOAD_FORMAT, names::STATE_REPORT, b"TEXT");

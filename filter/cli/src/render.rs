@@ -32,6 +32,8 @@ pub enum Way {
     HandOver,
     /// An EnvoyFilter for everything. Istio 1.27 or newer.
     Hold,
+    /// No EnvoyFilter: a WasmPlugin, Lua behind it, and a route for chosen pods. Istio 1.30 or newer.
+    Plugins,
 }
 
 /// Arguments of `berth render istio`.

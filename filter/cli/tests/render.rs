@@ -48,6 +48,7 @@ fn the_folders_hold_what_is_rendered() {
     check("istio/hand-over", &["istio", "--gateway", "llama"]);
     check("istio/hold", &["istio", "--gateway", "llama", "--way", "hold"]);
     check("istio/mesh", &["istio", "--gateway", "llama"]);
+    check("istio/plugins", &["istio", "--gateway", "llama", "--way", "plugins"]);
     check("envoy-gateway", &["envoy-gateway", "--gateway", "llama"]);
 }
 
@@ -97,6 +98,11 @@ fn what_cannot_work_there_is_refused_with_the_remedy() {
         &scrape(r#"{"cluster": "outbound|8000|x|llama.default.svc.cluster.local"}"#),
         &istio,
         "the subset that is made here is \"outbound|8000|berth-scrape|",
+    );
+    refuses(
+        &scrape(r#"{"address_header": "x-gateway-destination-endpoint"}"#),
+        &["istio", "--gateway", "llama", "--way", "plugins"],
+        "the one that is made here is \"outbound|8000||*.berth.internal\"",
     );
     refuses(
         &scrape(r#"{"address_header": "x-gateway-destination-endpoint"}"#),

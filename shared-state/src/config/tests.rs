@@ -495,6 +495,23 @@ fn the_admin_page_is_envoys_alone() {
 }
 
 #[test]
+fn a_choice_is_handed_over_in_envoy_only() {
+    let with = |host: &str| {
+        parse(&document(&[
+            ("body", json!({"mode": "hand-over"})),
+            ("host", json!(host)),
+        ]))
+    };
+    assert_eq!(with("auto").unwrap().body.mode, BodyMode::HandOver);
+    assert!(with("envoy").is_ok());
+    for host in ["nginx", "kong", "apisix"] {
+        let errors = with(host).unwrap_err();
+        assert_eq!((errors.len(), errors[0].path.as_str()), (1, "body.mode"));
+        assert!(errors[0].rule.contains("only Envoy"), "{errors:?}");
+    }
+}
+
+#[test]
 fn a_secret_neither_stands_in_the_config_nor_in_an_error() {
     #[track_caller]
     fn check(headers: Value, at: &str, rule: &str) {

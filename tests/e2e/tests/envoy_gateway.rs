@@ -7,7 +7,10 @@ use anyhow::{Context, Result, ensure};
 use berth_tests_it::manifest::{load, of_kind};
 use serde_json::{Map, Value, json};
 
-use crate::kubernetes::{Place, Plane, comes_back_after_a_trap, endpoints, keeps_its_promises, routes, start, watched};
+use crate::kubernetes::{
+    Place, Plane, comes_back_after_a_trap, endpoints, keeps_its_promises, routes, start,
+    takes_large_bodies_and_retries, watched,
+};
 use crate::support::pods;
 
 /// Where Envoy Gateway binds the admin page.
@@ -66,24 +69,26 @@ fn listener(documents: &[Value], place: &Place, cluster: &str) -> Result<Value> 
         .as_array()
         .context("no triggers")?;
     let triggers: Vec<&str> = triggers.iter().filter_map(Value::as_str).collect();
-    let route = json!({
-        "cluster": cluster,
-        "upgrade_configs": [{"upgrade_type": "websocket"}],
-        "retry_policy": {
-            "num_retries": backend["retry"]["numRetries"],
-            "retry_on": triggers.join(","),
-            "retriable_status_codes": backend["retry"]["retryOn"]["httpStatusCodes"],
-            "host_selection_retry_max_attempts": "5",
-            "retry_host_predicate": [{
-                "name": "envoy.retry_host_predicates.previous_hosts",
-                "typed_config": {"@type": "type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"},
-            }],
-        },
-    });
+    let route = |_: &str| {
+        json!({
+            "cluster": cluster,
+            "upgrade_configs": [{"upgrade_type": "websocket"}],
+            "retry_policy": {
+                "num_retries": backend["retry"]["numRetries"],
+                "retry_on": triggers.join(","),
+                "retriable_status_codes": backend["retry"]["retryOn"]["httpStatusCodes"],
+                "host_selection_retry_max_attempts": "5",
+                "retry_host_predicate": [{
+                    "name": "envoy.retry_host_predicates.previous_hosts",
+                    "typed_config": {"@type": "type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"},
+                }],
+            },
+        })
+    };
     let mut on = Map::new();
     let enabled = json!({"@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig", "config": {}});
     on.insert(filter["name"].as_str().unwrap_or_default().to_owned(), enabled);
-    let mut routes = routes(documents, &route)?;
+    let mut routes = routes(documents, route)?;
     for route in &mut routes {
         route["typed_per_filter_config"] = json!(on);
     }
@@ -233,5 +238,6 @@ async fn the_policies_of_envoy_gateway_route() -> Result<()> {
     };
     let rig = start("envoy-gateway", pods(3), plane, &[]).await?;
     keeps_its_promises(&rig).await?;
+    takes_large_bodies_and_retries(&rig).await?;
     comes_back_after_a_trap(&rig).await
 }

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use berth_tests_e2e::client::Client;
 use berth_tests_e2e::rig::Rig;
 use berth_tests_it::manifest::{load, of_kind};
+use berth_tests_simulator::server::Fault;
 use hyper::HeaderMap;
 use hyper::body::{Bytes, Frame};
 use hyper::header::{HeaderName, HeaderValue};
@@ -17,7 +18,7 @@ use tokio::sync::mpsc;
 
 use crate::kubernetes::{
     Place, Plane, comes_back_after_a_trap, endpoints, from_file, keeps_its_promises, merge, routes, send, socket,
-    start, watched,
+    start, takes_large_bodies_and_retries, watched,
 };
 use crate::support::{CHAT, JSON, busy, chat, full, idle, pods};
 
@@ -47,6 +48,45 @@ fn service_cluster(place: &Place, name: &str) -> Result<Value> {
             "max_retries": u32::MAX, "track_remaining": true,
         }]},
         "metadata": {"filter_metadata": {"istio": {"services": [{"host": HOST, "name": "llama", "namespace": "default"}]}}},
+    }))
+}
+
+/// What a DestinationRule makes: subsets of the pool's Service, or a Service that dials what it is told to.
+fn ruled_clusters(place: &Place, rule: &Value) -> Result<Vec<Value>> {
+    let host = rule["host"].as_str().context("no host")?;
+    if rule["trafficPolicy"]["loadBalancer"]["simple"] == "PASSTHROUGH" {
+        let mut cluster = service_cluster(place, &format!("outbound|8000||{host}"))?;
+        cluster["type"] = json!("ORIGINAL_DST");
+        cluster["lb_policy"] = json!("CLUSTER_PROVIDED");
+        cluster
+            .as_object_mut()
+            .context("an object")?
+            .remove("eds_cluster_config");
+        return Ok(vec![cluster]);
+    }
+    ensure!(host == HOST, "a rule for another host");
+    let subsets = rule["subsets"].as_array().into_iter().flatten();
+    let names = subsets.filter_map(|subset| subset["name"].as_str());
+    names
+        .map(|name| service_cluster(place, &format!("outbound|8000|{name}|{HOST}")))
+        .collect()
+}
+
+/// The cluster of a ServiceEntry with `resolution: DYNAMIC_DNS`.
+fn dynamic_cluster(entry: &Value) -> Result<Value> {
+    ensure!(entry["resolution"] == "DYNAMIC_DNS", "not translated here");
+    let host = entry["hosts"][0].as_str().context("no host")?;
+    Ok(json!({
+        "name": format!("outbound|{}||{host}", entry["ports"][0]["number"]),
+        "lb_policy": "CLUSTER_PROVIDED",
+        "connect_timeout": "10s",
+        "cluster_type": {
+            "name": "envoy.clusters.dynamic_forward_proxy",
+            "typed_config": {
+                "@type": "type.googleapis.com/envoy.extensions.clusters.dynamic_forward_proxy.v3.ClusterConfig",
+                "dns_cache_config": {"name": host, "dns_lookup_family": "V4_ONLY"},
+            },
+        },
     }))
 }
 
@@ -84,27 +124,29 @@ impl Draft<'_> {
         let pool = format!("outbound|8000||{HOST}");
         let mut clusters = vec![service_cluster(place, &pool)?, admin_cluster(place.admin)];
         for rule in of_kind(documents, "DestinationRule") {
-            ensure!(rule["spec"]["host"] == HOST, "a rule for another host");
-            for subset in rule["spec"]["subsets"].as_array().into_iter().flatten() {
-                let name = subset["name"].as_str().context("a subset without a name")?;
-                clusters.push(service_cluster(place, &format!("outbound|8000|{name}|{HOST}"))?);
-            }
+            clusters.extend(ruled_clusters(place, &rule["spec"])?);
         }
-        let route = json!({
-            "cluster": pool,
-            // The mesh's default.
-            "retry_policy": {
-                "retry_on": "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes",
-                "num_retries": 2,
-                "retry_host_predicate": [{
-                    "name": "envoy.retry_host_predicates.previous_hosts",
-                    "typed_config": {"@type": "type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"},
-                }],
-                "host_selection_retry_max_attempts": "5",
-                "retriable_status_codes": [503],
-            },
-        });
-        let routes = routes(documents, &route)?;
+        for entry in of_kind(documents, "ServiceEntry") {
+            clusters.push(dynamic_cluster(&entry["spec"])?);
+        }
+        let cluster_of = |service: &str| format!("outbound|8000||{service}.default.svc.cluster.local");
+        let route = |service: &str| {
+            json!({
+                "cluster": cluster_of(service),
+                // The mesh's default.
+                "retry_policy": {
+                    "retry_on": "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes",
+                    "num_retries": 2,
+                    "retry_host_predicate": [{
+                        "name": "envoy.retry_host_predicates.previous_hosts",
+                        "typed_config": {"@type": "type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"},
+                    }],
+                    "host_selection_retry_max_attempts": "5",
+                    "retriable_status_codes": [503],
+                },
+            })
+        };
+        let routes = routes(documents, route)?;
         let mut draft = Draft {
             place,
             filters: Vec::new(),
@@ -257,6 +299,9 @@ impl Draft<'_> {
 async fn gateway(recipe: &str, change: impl FnOnce(&mut Draft<'_>) -> Result<()>) -> Result<Rig> {
     let mut documents = load("istio/sample.yaml")?;
     documents.extend(load(format!("istio/{recipe}/berth.yaml"))?);
+    if recipe == "plugins" {
+        documents.extend(load("istio/plugins/route.yaml")?);
+    }
     let mut three = pods(3);
     let keyed = recipe == "mesh";
     for pod in &mut three {
@@ -280,6 +325,7 @@ async fn gateway(recipe: &str, change: impl FnOnce(&mut Draft<'_>) -> Result<()>
 async fn a_wasm_plugin_hands_over_to_lua() -> Result<()> {
     let rig = gateway("hand-over", |_| Ok(())).await?;
     keeps_its_promises(&rig).await?;
+    takes_large_bodies_and_retries(&rig).await?;
 
     // A body that ends with trailers, in pieces, over HTTP/2.
     let body = chat("llama", "trailers", 50, 1).to_string();
@@ -432,10 +478,33 @@ async fn a_picker_behind_berth_has_the_last_word_and_berth_sees_it() -> Result<(
 async fn an_envoy_filter_alone_holds() -> Result<()> {
     let rig = gateway("hold", |_| Ok(())).await?;
     keeps_its_promises(&rig).await?;
+    takes_large_bodies_and_retries(&rig).await?;
     comes_back_after_a_trap(&rig).await
 }
 
 #[tokio::test]
 async fn in_a_mesh_pods_are_read_through_a_subset_of_their_service() -> Result<()> {
-    keeps_its_promises(&gateway("mesh", |_| Ok(())).await?).await
+    let rig = gateway("mesh", |_| Ok(())).await?;
+    keeps_its_promises(&rig).await?;
+    takes_large_bodies_and_retries(&rig).await
+}
+
+#[tokio::test]
+async fn plugins_alone_route_by_a_header_that_only_berth_can_set() -> Result<()> {
+    let rig = gateway("plugins", |_| Ok(())).await?;
+    keeps_its_promises(&rig).await?;
+    // The address stands: a retry dials it again.
+    let once = Fault::InferenceStatus {
+        status: 503,
+        times: Some(1),
+    };
+    rig.pod("a")?.set_fault(once).await;
+    let answer = send(&rig, &[], &chat("llama", "retry", 50, 1)).await?;
+    assert_eq!((answer.status, answer.pod()), (200, "a"), "{answer:?}");
+    // Envoy's own limit is 1 MiB: more passes, to the pods' own Service.
+    let mut large = chat("llama", "large", 50, 1);
+    large["padding"] = json!("x".repeat(900 << 10));
+    let answer = send(&rig, &[], &large).await?;
+    assert_eq!((answer.status, answer.decision("pod")), (200, ""), "{answer:?}");
+    Ok(())
 }

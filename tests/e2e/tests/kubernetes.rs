@@ -7,7 +7,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use berth_tests_e2e::client::Answer;
 use berth_tests_e2e::envoy::{Envoy, free_port, root, scratch};
 use berth_tests_e2e::rig::{POOL, Rig};
@@ -128,23 +128,34 @@ pub fn merge(to: &mut Value, from: &Value) {
     }
 }
 
-/// An HTTP connection manager's exact paths of a HTTPRoute, to one cluster.
-pub fn routes(documents: &[Value], route: &Value) -> Result<Vec<Value>> {
-    let rule = documents
-        .iter()
-        .find(|document| document["kind"] == "HTTPRoute")
-        .map(|document| &document["spec"]["rules"][0])
+/// What a HTTPRoute's rules are to a proxy, in their order; `route` makes the action for a Service. Of several routes of
+/// one name the last one applied stands.
+pub fn routes(documents: &[Value], route: impl Fn(&str) -> Value) -> Result<Vec<Value>> {
+    let found = documents.iter().rfind(|document| document["kind"] == "HTTPRoute");
+    let rules = found
+        .and_then(|found| found["spec"]["rules"].as_array())
         .context("no HTTPRoute")?;
-    let mut route = route.clone();
-    route["timeout"] = rule["timeouts"]["request"].clone();
-    let matches = rule["matches"].as_array().context("no matches")?;
-    matches
-        .iter()
-        .map(|found| {
-            ensure!(found["path"]["type"] == "Exact", "{found} is no exact path");
-            Ok(json!({"match": {"path": found["path"]["value"]}, "route": route}))
-        })
-        .collect()
+    let mut out = Vec::new();
+    for rule in rules {
+        let service = rule["backendRefs"][0]["name"].as_str().context("no backend")?;
+        let mut action = route(service);
+        action["timeout"] = rule["timeouts"]["request"].clone();
+        for found in rule["matches"].as_array().context("no matches")? {
+            let (kind, path) = (found["path"]["type"].as_str(), &found["path"]["value"]);
+            let mut matched = match kind {
+                Some("Exact") => json!({"path": path}),
+                Some("PathPrefix") => json!({"prefix": path}),
+                _ => bail!("{found} is not translated here"),
+            };
+            for header in found["headers"].as_array().into_iter().flatten() {
+                ensure!(header["type"] == "RegularExpression", "not translated here");
+                let value = json!({"safe_regex": {"regex": header["value"]}});
+                matched["headers"] = json!([{"name": header["name"], "string_match": value}]);
+            }
+            out.push(json!({"match": matched, "route": action}));
+        }
+    }
+    Ok(out)
 }
 
 /// Sends a chat request with these headers.
@@ -155,8 +166,8 @@ pub async fn send(rig: &Rig, headers: &[(&str, &str)], body: &Value) -> Result<A
         .await
 }
 
-/// What every README here promises, with pods a, b and c: requests go to the pod that Berth picks, also large ones; a
-/// client does not steer; retries walk the list; unknown models are refused; the rest passes.
+/// What every README here promises, with pods a, b and c: requests go to the pod that Berth picks; a client does not
+/// steer; unknown models are refused; the rest passes.
 pub async fn keeps_its_promises(rig: &Rig) -> Result<()> {
     let client = rig.client();
     rig.pin(&[("a", idle()), ("b", busy()), ("c", full())]).await?;
@@ -194,17 +205,6 @@ pub async fn keeps_its_promises(rig: &Rig) -> Result<()> {
         assert_eq!(forwarded.count(), 0, "{name} came through");
     }
 
-    // 3 MB: more than any buffer that a proxy has by itself.
-    let mut large = chat("llama", "large", 50, 1);
-    large["padding"] = json!("x".repeat(3 << 20));
-    let answer = send(rig, &[], &large).await?;
-    assert_eq!((answer.status, answer.pod()), (200, "a"), "{}", answer.text());
-    let body = large.to_string();
-    assert_eq!(
-        rig.received("a", CHAT)?.pop().map(|last| last.body_bytes),
-        Some(body.len())
-    );
-
     let answer = send(rig, &[], &chat("nobody-has-this", "x", 1, 1)).await?;
     assert_eq!(
         (answer.status, answer.header("x-berth-reason")),
@@ -220,15 +220,6 @@ pub async fn keeps_its_promises(rig: &Rig) -> Result<()> {
     assert_eq!(client.get("/update_weights").await?.status, 404, "not in the route");
     assert_eq!(rig.stat("elsewhere").await?, 0, "every choice was applied");
 
-    // The first of the list fails: the second gets it.
-    rig.pod("a")?
-        .set_fault(Fault::InferenceStatus {
-            status: 503,
-            times: Some(1),
-        })
-        .await;
-    let answer = send(rig, &[], &chat("llama", "retry", 50, 1)).await?;
-    assert_eq!((answer.status, answer.pod()), (200, "b"), "{answer:?}");
     ensure!(rig.stat("scrape_failures").await? == 0, "scrapes failed");
     Ok(())
 }
@@ -250,4 +241,29 @@ pub async fn comes_back_after_a_trap(rig: &Rig) -> Result<()> {
         Ok(true)
     })
     .await
+}
+
+/// Where the resources make room for them: large bodies are routed, and retries walk the list.
+pub async fn takes_large_bodies_and_retries(rig: &Rig) -> Result<()> {
+    // 3 MB: more than any buffer that a proxy has by itself.
+    let mut large = chat("llama", "large", 50, 1);
+    large["padding"] = json!("x".repeat(3 << 20));
+    let answer = send(rig, &[], &large).await?;
+    assert_eq!((answer.status, answer.pod()), (200, "a"), "{}", answer.text());
+    let body = large.to_string();
+    assert_eq!(
+        rig.received("a", CHAT)?.pop().map(|last| last.body_bytes),
+        Some(body.len())
+    );
+
+    // The first of the list fails: the second gets it.
+    rig.pod("a")?
+        .set_fault(Fault::InferenceStatus {
+            status: 503,
+            times: Some(1),
+        })
+        .await;
+    let answer = send(rig, &[], &chat("llama", "retry", 50, 1)).await?;
+    assert_eq!((answer.status, answer.pod()), (200, "b"), "{answer:?}");
+    Ok(())
 }

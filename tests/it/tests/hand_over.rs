@@ -66,6 +66,12 @@ fn the_choice_is_told_at_the_end_of_the_body_and_no_header_is_touched() {
     assert_eq!(stream.request_body(&mut wasm.host, last, true), Step::Continue);
     let endpoints = state(&stream, names::STATE_ENDPOINTS).expect("a choice");
     assert!(endpoints.starts_with("10.0.0.1:8000,10.0.0.2:8000"), "{endpoints}");
+    let dialled = stream.filter_state("envoy.network.transport_socket.original_dst_address");
+    assert_eq!(
+        dialled.as_deref(),
+        Some(&b"10.0.0.1:8000"[..]),
+        "for an ORIGINAL_DST cluster"
+    );
     assert_eq!(state(&stream, names::STATE_MODEL).as_deref(), Some("base"));
     assert_eq!(state(&stream, names::STATE_REPORT).as_deref(), Some("TEXT"));
     let sent = stream.upstream().expect("it went on");

@@ -9,11 +9,13 @@ use berth_tests_it::manifest::{load, misfits, of_kind, schema_of};
 use berth_tests_it::root;
 use serde_json::{Value, json};
 
-const FILES: [&str; 6] = [
+const FILES: [&str; 8] = [
     "istio/sample.yaml",
     "istio/hand-over/berth.yaml",
     "istio/hold/berth.yaml",
     "istio/mesh/berth.yaml",
+    "istio/plugins/berth.yaml",
+    "istio/plugins/route.yaml",
     "envoy-gateway/sample.yaml",
     "envoy-gateway/berth.yaml",
 ];
@@ -46,6 +48,7 @@ fn every_manifest_fits_the_schema_of_its_kind() {
         "EnvoyPatchPolicy",
         "Gateway",
         "HTTPRoute",
+        "ServiceEntry",
         "TrafficExtension",
         "WasmPlugin",
     ];
@@ -106,6 +109,7 @@ fn berth_reads_the_config_in_every_manifest() {
         ("istio/hand-over", BodyMode::HandOver),
         ("istio/hold", BodyMode::Hold),
         ("istio/mesh", BodyMode::HandOver),
+        ("istio/plugins", BodyMode::HandOver),
         ("envoy-gateway", BodyMode::Hold),
     ];
     for (folder, mode) in modes {
@@ -125,6 +129,7 @@ fn the_sample_has_what_the_resources_name() {
         ("istio/sample.yaml", "istio/hand-over/berth.yaml"),
         ("istio/sample.yaml", "istio/hold/berth.yaml"),
         ("istio/sample.yaml", "istio/mesh/berth.yaml"),
+        ("istio/sample.yaml", "istio/plugins/berth.yaml"),
         ("envoy-gateway/sample.yaml", "envoy-gateway/berth.yaml"),
     ] {
         let sample = load(sample).expect("YAML");

@@ -20,6 +20,6 @@ function envoy_on_request(handle)
   end
   local pods = state:get("wasm.@ENDPOINTS@")
   if pods ~= nil then
-    handle:streamInfo():dynamicMetadata():set("envoy.lb", "@DESTINATION@", pods)
+    @APPLY@
   end
 end

@@ -1,18 +1,21 @@
-//! Resources for gateways in Kubernetes, from the templates beside this file: Istio in two ways, and Envoy Gateway.
+//! Resources for gateways in Kubernetes, from the templates beside this file: Istio in three ways, and Envoy Gateway.
 //!
 //! The folders `istio/` and `envoy-gateway/` hold what this renders for their configs, and tests run it. Deliberately
 //! not here: the pods, the Gateway and its routes, which people have already.
 
 use anyhow::{Context, bail};
 use berth_shared_state::config::{BodyMode, Config, Discovery, Pool, size_text};
-use berth_shared_state::limits::{BODY_HOLD_MARGIN_BYTES, BODY_HOLD_RENDERED_BYTES};
+use berth_shared_state::limits::{BODY_HOLD_BYTES, BODY_HOLD_MARGIN_BYTES, BODY_HOLD_RENDERED_BYTES};
 use berth_shared_state::names;
 use serde_json::{Value, json};
 
 use super::envoy::yaml;
 use super::{EnvoyGatewayArgs, IstioArgs, KubernetesArgs, Way};
 
+const PLUGIN: &str = include_str!("istio-plugin.yaml");
+const EXTENSION: &str = include_str!("istio-extension.yaml");
 const HAND_OVER: &str = include_str!("istio-hand-over.yaml");
+const PLUGINS: &str = include_str!("istio-plugins.yaml");
 const HOLD: &str = include_str!("istio-hold.yaml");
 const GATEWAY: &str = include_str!("envoy-gateway.yaml");
 const LUA: &str = include_str!("hand-over.lua");
@@ -25,27 +28,82 @@ pub fn istio(config: &Config, document: &[u8], args: &IstioArgs) -> anyhow::Resu
     let ["outbound", port, _, host] = parts.as_slice() else {
         bail!("{cluster:?} is no cluster of Istio: they are named outbound|8000||llama.default.svc.cluster.local");
     };
-    let (mode, template, indent) = match args.way {
-        Way::HandOver => (BodyMode::HandOver, HAND_OVER, 4),
-        Way::Hold => (BodyMode::Hold, HOLD, 18),
+    if admin != "prometheus_stats" {
+        bail!(
+            "discovery.envoy_admin.admin is {admin:?}: Istio's own cluster for the admin page is \"prometheus_stats\""
+        );
+    }
+    scrapes(pool, args.way, port, host)?;
+    let (mode, hold, template, indent) = match args.way {
+        Way::HandOver => (BodyMode::HandOver, BODY_HOLD_RENDERED_BYTES, HAND_OVER, 4),
+        // Envoy's own limit cannot be raised.
+        Way::Plugins => (BodyMode::HandOver, BODY_HOLD_BYTES, PLUGINS, 4),
+        Way::Hold => (BodyMode::Hold, BODY_HOLD_RENDERED_BYTES, HOLD, 18),
     };
-    let (embedded, held) = embedded(document, mode)?;
-    let limit = held.saturating_add(BODY_HOLD_MARGIN_BYTES).to_string();
-    let mut out = common(template, config, &args.common, &indented(&embedded, indent))
-        .replace("@LUA@", &indented(&lua(config), 6))
+    let (embedded, held) = embedded(document, mode, hold)?;
+    let meshed = pool.scrape.cluster == subset(port, host);
+    let template = template
+        .replace("@PLUGIN@", PLUGIN.trim_end())
+        .replace("@EXTENSION@", EXTENSION.trim_end());
+    let mut out = common(&template, config, &args.common, &indented(&embedded, indent))
+        .replace("@LUA@", &indented(&lua(config, args.way), 6))
         .replace("@VARIABLES@", &plugin_variables(pool))
-        .replace(
-            "@SCRAPE@",
-            &scrape(pool, admin, &format!("outbound|{port}|{SUBSET_NAME}|{host}"))?,
-        )
+        .replace("@SCRAPE@", if meshed { MESH_SCRAPE } else { DIRECT_SCRAPE }.trim_end())
         .replace("@FALLBACK@", FALLBACK.trim_end())
         .replace("@LIMIT@", LIMIT.trim_end())
-        .replace("@BODY_LIMIT@", &limit)
-        .replace("@CLUSTER@", &yaml(cluster));
-    if pool.scrape.cluster.starts_with("outbound|") {
+        .replace("@BODY_LIMIT@", &held.saturating_add(BODY_HOLD_MARGIN_BYTES).to_string())
+        .replace("@CLUSTER@", &yaml(cluster))
+        .replace("@PORT@", port);
+    if meshed {
         out.push_str(&SUBSET.replace("@HOST@", &yaml(host)));
     }
+    if args.way == Way::Plugins {
+        out = picked(&out, host)?;
+    }
     Ok(named(&out, pool, &args.common))
+}
+
+/// Names the Service whose cluster dials chosen pods, beside the pool's.
+fn picked(out: &str, host: &str) -> anyhow::Result<String> {
+    let mut labels = host.splitn(3, '.');
+    let (Some(name), Some(namespace), Some(rest)) = (labels.next(), labels.next(), labels.next()) else {
+        bail!("{host:?} is no Service: they are named llama.default.svc.cluster.local");
+    };
+    Ok(out
+        .replace("@PICKED@", &format!("{name}-picked"))
+        .replace("@PICKED_NAMESPACE@", namespace)
+        .replace("@PICKED_HOST@", &yaml(&format!("{name}-picked.{namespace}.{rest}"))))
+}
+
+/// The subset of the pool's Service through which Berth's own calls go in a mesh.
+fn subset(port: &str, host: &str) -> String {
+    format!("outbound|{port}|berth-scrape|{host}")
+}
+
+/// Checks that the config scrapes through a cluster that these resources make.
+fn scrapes(pool: &Pool, way: Way, port: &str, host: &str) -> anyhow::Result<()> {
+    let (cluster, header) = (&pool.scrape.cluster, &pool.scrape.address_header);
+    if way == Way::Plugins {
+        let wanted = format!("outbound|{port}||*.berth.internal");
+        if *cluster != wanted {
+            bail!("scrape.cluster is {cluster:?}: the one that is made here is {wanted:?}");
+        }
+        return Ok(());
+    }
+    let meshed = cluster.starts_with("outbound|");
+    let wanted = subset(port, host);
+    if meshed && *cluster != wanted {
+        bail!("scrape.cluster is {cluster:?}: the subset that is made here is {wanted:?}");
+    }
+    let wanted = if meshed {
+        names::DESTINATION_ENDPOINT
+    } else {
+        names::ORIGINAL_DST_HOST
+    };
+    if header != wanted {
+        bail!("with this scrape.cluster, scrape.address_header must be {wanted:?}");
+    }
+    Ok(())
 }
 
 /// Envoy Gateway's resources.
@@ -59,7 +117,7 @@ pub fn envoy_gateway(config: &Config, document: &[u8], args: &EnvoyGatewayArgs) 
     if *namespace != args.common.namespace {
         bail!("the route is in namespace {namespace:?}: policies must be there too, so say --namespace {namespace}");
     }
-    let (embedded, held) = embedded(document, BodyMode::Hold)?;
+    let (embedded, held) = embedded(document, BodyMode::Hold, BODY_HOLD_RENDERED_BYTES)?;
     let limit = held.saturating_add(BODY_HOLD_MARGIN_BYTES).to_string();
     let listener = [&args.common.namespace, &args.common.gateway, &args.listener].map(String::as_str);
     let out = common(GATEWAY, config, &args.common, &indented(&embedded, 8))
@@ -92,13 +150,12 @@ fn found_by_envoy(pool: &Pool) -> anyhow::Result<(&str, &str)> {
 }
 
 /// The config as it is put into the resource, and the bytes that it lets be held.
-fn embedded(document: &[u8], mode: BodyMode) -> anyhow::Result<(String, usize)> {
+fn embedded(document: &[u8], mode: BodyMode, hold: usize) -> anyhow::Result<(String, usize)> {
     let mut value: Value = serde_json::from_slice(document).context("the config is not JSON")?;
     if let Some(root) = value.as_object_mut() {
         let body = root.entry("body").or_insert_with(|| json!({}));
         if let Some(body) = body.as_object_mut() {
-            body.entry("hold")
-                .or_insert_with(|| json!(size_text(BODY_HOLD_RENDERED_BYTES as u64)));
+            body.entry("hold").or_insert_with(|| json!(size_text(hold as u64)));
             if mode == BodyMode::HandOver {
                 body.entry("mode").or_insert_with(|| json!(mode));
             }
@@ -144,7 +201,8 @@ fn stripped(config: &Config) -> Vec<&'static str> {
     names::STRIPPED.into_iter().filter(|name| !trusted(name)).collect()
 }
 
-fn lua(config: &Config) -> String {
+fn lua(config: &Config, way: Way) -> String {
+    let apply = if way == Way::Plugins { BY_ROUTE } else { BY_METADATA };
     let names: Vec<String> = stripped(config)
         .iter()
         .map(|name| format!("\n    \"{name}\""))
@@ -158,6 +216,7 @@ fn lua(config: &Config) -> String {
     LUA.trim_end()
         .replace("@STRIP@", &format!("{}\n  ", names.join(",")))
         .replace("@HEADERS@", &format!("{}\n  ", told.join(",")))
+        .replace("@APPLY@", apply)
         .replace("@WAIT@", names::STATE_WAIT)
         .replace("@ENDPOINTS@", names::STATE_ENDPOINTS)
 }
@@ -178,31 +237,6 @@ fn policy_variables(pool: &Pool) -> String {
     }
     let names: Vec<String> = pool.scrape.headers.iter().map(|(_, name)| yaml(name)).collect();
     format!("      env:\n        hostKeys: [{}]\n", names.join(", "))
-}
-
-/// How Istio's proxy gets the cluster that dials an exact pod: one of its own, or a subset of the pool's.
-fn scrape(pool: &Pool, admin: &str, subset: &str) -> anyhow::Result<String> {
-    if admin != "prometheus_stats" {
-        bail!(
-            "discovery.envoy_admin.admin is {admin:?}: Istio's own cluster for the admin page is \"prometheus_stats\""
-        );
-    }
-    let meshed = pool.scrape.cluster.starts_with("outbound|");
-    let header = if meshed {
-        names::DESTINATION_ENDPOINT
-    } else {
-        names::ORIGINAL_DST_HOST
-    };
-    if meshed && pool.scrape.cluster != subset {
-        bail!(
-            "scrape.cluster is {:?}: the subset that is made here is {subset:?}",
-            pool.scrape.cluster
-        );
-    }
-    if pool.scrape.address_header != header {
-        bail!("with this scrape.cluster, scrape.address_header must be {header:?}");
-    }
-    Ok(if meshed { MESH_SCRAPE } else { DIRECT_SCRAPE }.trim_end().to_owned())
 }
 
 fn indented(text: &str, by: usize) -> String {
@@ -291,8 +325,10 @@ const MESH_SCRAPE: &str = r#"    # The same pods for Berth's own calls, with the
                                         "@type": type.googleapis.com/envoy.extensions.load_balancing_policies.round_robin.v3.RoundRobin
 "#;
 
-/// The subset of the pool's Service through which Berth's own calls go.
-const SUBSET_NAME: &str = "berth-scrape";
+/// How the choice gets from the Lua to the balancer.
+const BY_METADATA: &str = r#"handle:streamInfo():dynamicMetadata():set("envoy.lb", "@DESTINATION@", pods)"#;
+/// The same where a route with a match on the header does it.
+const BY_ROUTE: &str = "handle:clearRouteCache()";
 
 const SUBSET: &str = "---
 # A second cluster of the same pods, for Berth's own calls.
