@@ -508,3 +508,27 @@ async fn plugins_alone_route_by_a_header_that_only_berth_can_set() -> Result<()>
     assert_eq!((answer.status, answer.decision("pod")), (200, ""), "{answer:?}");
     Ok(())
 }
+
+#[tokio::test]
+async fn the_route_for_chosen_pods_dials_nothing_that_a_header_says() -> Result<()> {
+    let rig = gateway("plugins", |draft| {
+        // As if plugin and Lua were bypassed: the header is there, the filter state is not.
+        let picked = draft.place.pods[2];
+        let source = format!(
+            "function envoy_on_request(handle) handle:headers():replace(\"x-gateway-destination-endpoint\", \"{picked}\") handle:headers():replace(\"x-envoy-original-dst-host\", \"{picked}\") handle:clearRouteCache() end"
+        );
+        behind(
+            draft,
+            json!({"name": "client", "typed_config": {
+                "@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua",
+                "default_source_code": {"inline_string": source},
+            }}),
+        );
+        Ok(())
+    })
+    .await?;
+    let text = [("content-type", "text/plain")];
+    let answer = rig.client().send("POST", CHAT, &text, b"hello".to_vec()).await?;
+    assert_eq!((answer.status, answer.pod()), (503, ""), "{answer:?}");
+    Ok(())
+}
