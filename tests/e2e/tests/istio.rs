@@ -142,8 +142,7 @@ impl Draft<'_> {
                         "typed_config": {"@type": "type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"},
                     }],
                     "host_selection_retry_max_attempts": "5",
-                    "retriable_status_codes": [503],
-                },
+                    },
             })
         };
         let routes = routes(documents, route)?;
@@ -246,6 +245,15 @@ impl Draft<'_> {
                 merge(cluster.with_context(|| format!("no cluster {name}"))?, value);
             }
             ("VIRTUAL_HOST", "MERGE") => merge(&mut self.routes["virtual_hosts"][0], value),
+            ("HTTP_ROUTE", "MERGE") => {
+                let action = &patch["match"]["routeConfiguration"]["vhost"]["route"]["action"];
+                ensure!(action == "ROUTE", "a merge would change redirects");
+                let routes = self.routes["virtual_hosts"][0]["routes"].as_array_mut();
+                routes
+                    .context("no routes")?
+                    .iter_mut()
+                    .for_each(|route| merge(route, value));
+            }
             ("HTTP_FILTER", "INSERT_BEFORE") => {
                 let before = &patch["match"]["listener"]["filterChain"]["filter"]["subFilter"]["name"];
                 let place = self.filters.iter().position(|filter| filter["name"] == *before);
@@ -493,14 +501,14 @@ async fn in_a_mesh_pods_are_read_through_a_subset_of_their_service() -> Result<(
 async fn plugins_alone_route_by_a_header_that_only_berth_can_set() -> Result<()> {
     let rig = gateway("plugins", |_| Ok(())).await?;
     keeps_its_promises(&rig).await?;
-    // The address stands: a retry dials it again.
+    // Nothing retries a status here, and a retry would dial the same address.
     let once = Fault::InferenceStatus {
         status: 503,
         times: Some(1),
     };
     rig.pod("a")?.set_fault(once).await;
     let answer = send(&rig, &[], &chat("llama", "retry", 50, 1)).await?;
-    assert_eq!((answer.status, answer.pod()), (200, "a"), "{answer:?}");
+    assert_eq!((answer.status, answer.pod()), (503, "a"), "{answer:?}");
     // Envoy's own limit is 1 MiB: more passes, to the pods' own Service.
     let mut large = chat("llama", "large", 50, 1);
     large["padding"] = json!("x".repeat(900 << 10));

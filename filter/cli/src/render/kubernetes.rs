@@ -50,7 +50,7 @@ pub fn istio(config: &Config, document: &[u8], args: &IstioArgs) -> anyhow::Resu
         .replace("@VARIABLES@", &plugin_variables(pool))
         .replace("@SCRAPE@", if meshed { MESH_SCRAPE } else { DIRECT_SCRAPE }.trim_end())
         .replace("@FALLBACK@", FALLBACK.trim_end())
-        .replace("@LIMIT@", LIMIT.trim_end())
+        .replace("@ROUTES@", ROUTES.trim_end())
         .replace("@BODY_LIMIT@", &held.saturating_add(BODY_HOLD_MARGIN_BYTES).to_string())
         .replace("@CLUSTER@", &yaml(cluster))
         .replace("@PORT@", port);
@@ -263,7 +263,7 @@ const FALLBACK: &str = r#"                    # Serves when Berth passes a reque
                               "@type": type.googleapis.com/envoy.extensions.load_balancing_policies.least_request.v3.LeastRequest
 "#;
 
-const LIMIT: &str =
+const ROUTES: &str =
     "    # Bodies wait until the pod is chosen. 2 MiB more than `body.hold`: the piece that reaches the bound must fit,
     # or Envoy answers 413.
     - applyTo: VIRTUAL_HOST
@@ -272,6 +272,16 @@ const LIMIT: &str =
         operation: MERGE
         value:
           request_body_buffer_limit: @BODY_LIMIT@
+    # By itself Istio retries no status. A retry takes the next pod of the list that Berth wrote.
+    - applyTo: HTTP_ROUTE
+      match: { context: GATEWAY, routeConfiguration: { vhost: { route: { action: ROUTE } } } }
+      patch:
+        operation: MERGE
+        value:
+          route:
+            retry_policy:
+              retry_on: connect-failure,refused-stream,reset-before-request,retriable-status-codes
+              retriable_status_codes: [429, 503]
 ";
 
 const DIRECT_SCRAPE: &str = r#"    # Dials the exact pod that a callout names, in plain text. No route leads here.
