@@ -65,6 +65,10 @@ fn ruled_clusters(place: &Place, rule: &Value) -> Result<Vec<Value>> {
         return Ok(vec![cluster]);
     }
     ensure!(host == HOST, "a rule for another host");
+    ensure!(
+        rule["trafficPolicy"]["outlierDetection"].is_null(),
+        "Envoy refuses what Istio makes of it"
+    );
     let subsets = rule["subsets"].as_array().into_iter().flatten();
     let names = subsets.filter_map(|subset| subset["name"].as_str());
     names

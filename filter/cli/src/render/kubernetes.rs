@@ -54,8 +54,9 @@ pub fn istio(config: &Config, document: &[u8], args: &IstioArgs) -> anyhow::Resu
         .replace("@BODY_LIMIT@", &held.saturating_add(BODY_HOLD_MARGIN_BYTES).to_string())
         .replace("@CLUSTER@", &yaml(cluster))
         .replace("@PORT@", port);
+    out.push_str(&RULE.replace("@HOST@", &yaml(host)));
     if meshed {
-        out.push_str(&SUBSET.replace("@HOST@", &yaml(host)));
+        out.push_str(SUBSET);
     }
     if args.way == Way::Plugins {
         out = picked(&out, host)?;
@@ -340,18 +341,21 @@ const BY_METADATA: &str = r#"handle:streamInfo():dynamicMetadata():set("envoy.lb
 /// The same where a route with a match on the header does it.
 const BY_ROUTE: &str = "handle:clearRouteCache()";
 
-const SUBSET: &str = "---
-# A second cluster of the same pods, for Berth's own calls.
+const RULE: &str = "---
+# vLLM (uvicorn) and llama.cpp close idle connections after 5 s; a request sent at that moment would be lost.
 apiVersion: networking.istio.io/v1
 kind: DestinationRule
 metadata:
-  name: berth-scrape
+  name: berth
   namespace: @NAMESPACE@
 spec:
   host: @HOST@
+  trafficPolicy:
+    connectionPool:
+      http: { idleTimeout: 4s }
+";
+
+const SUBSET: &str = "  # A second cluster of the same pods, for Berth's own calls.
   subsets:
     - name: berth-scrape
-      trafficPolicy:
-        connectionPool:
-          http: { idleTimeout: 4s }
 ";
