@@ -150,6 +150,41 @@ def load(model, clients, each, words, tokens):
             "ttft p90 s": round(firsts[int(len(firsts) * 0.9)], 2), "ttft max s": round(firsts[-1], 2)}
 
 
+def shared_prefixes(model, pods, seed, groups=12, each=40, words=250):
+    """`groups` long texts, each asked about `each` times, shuffled, by four clients: what the engines found in their caches."""
+    order = random.Random(seed)
+    texts = [" ".join(order.choice(("alpha", "beta", "gamma", "delta")) for _ in range(words)) for _ in range(groups)]
+    asks = [group for group in range(groups) for _ in range(each)]
+    order.shuffle(asks)
+    names = ("vllm:prompt_tokens_total", "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total")
+    read = lambda: [sum(counter(pod, name) for pod in pods) for name in names]
+    before, answers, lock = read(), [], threading.Lock()
+
+    def client():
+        while True:
+            with lock:
+                if not asks:
+                    return
+                number, group = len(asks), asks.pop()
+            body = {"model": model, "max_tokens": 8, "stream": True, "ignore_eos": True,
+                    "messages": [{"role": "user", "content": f"{texts[group]} question {number}"}]}
+            answer = post(GATEWAY, "/v1/chat/completions", body, stream=True)
+            with lock:
+                answers.append((group, answer))
+
+    threads = [threading.Thread(target=client) for _ in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    prompt, queries, hits = (after - at for at, after in zip(before, read()))
+    firsts = sorted(answer[3] for _, answer in answers)
+    part = lambda answer, name: next((x[len(name) + 1:] for x in answer[1].get("x-berth-decision", "").split(";") if x.startswith(name + "=")), "0")
+    homes = {group: collections.Counter(pod_of(answer[1]) for g, answer in answers if g == group) for group in range(groups)}
+    return {"statuses": dict(collections.Counter(answer[0] for _, answer in answers)), "engine prompt tokens": prompt,
+            "found in caches": f"{hits / max(queries, 1):.0%}", "Berth expected": sum(float(part(answer, "cached")) for _, answer in answers),
+            "ttft mean s": round(statistics.mean(firsts), 3), "ttft p90 s": round(firsts[int(len(firsts) * 0.9)], 3),
+            "pods a group went to": [len(pods) for pods in homes.values()]}
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--vllm", nargs=2, required=True)
@@ -159,7 +194,7 @@ def main():
     arguments.add_argument("--static-adapter", help="an adapter that the first vLLM was started with")
     arguments.add_argument("--kill", help="shell command that ends the second vLLM")
     arguments.add_argument("--start", help="shell command that starts it again, in the background")
-    arguments.add_argument("--phases", default="chat,adapters,pressure,restart", help="which of them, in this order")
+    arguments.add_argument("--phases", default="chat,adapters,pressure,prefixes,restart", help="which of them, in this order")
     args = arguments.parse_args()
     phases = args.phases.split(",")
     split = lambda text: (text.rsplit(":", 1)[0], int(text.rsplit(":", 1)[1]))
@@ -228,6 +263,17 @@ def main():
         print("round robin:", load(**pressure), "preemptions", [b - a for a, b in zip(at, preempted())])
         envoy.stop()
         envoy = Envoy(config)
+
+    if "prefixes" in phases:
+        heading("Twelve long texts, each asked about forty times: Berth and round robin")
+        for seed in (1, 3):
+            print("Berth:      ", shared_prefixes(args.model, (first, second), seed))
+            envoy.stop()
+            envoy = Envoy(config, "--without-berth")
+            print("round robin:", shared_prefixes(args.model, (first, second), seed + 1))
+            envoy.stop()
+            envoy = Envoy(config)
+            time.sleep(3)
 
     if "restart" in phases and args.kill and args.start:
         heading("The second vLLM is killed under traffic, and started again")

@@ -108,13 +108,16 @@ pub struct Ask<'a> {
 }
 
 impl<'a> Ask<'a> {
-    /// From the request's facts; `ascii_bytes_per_token` as in [`crate::request::PromptSize::estimate`].
+    /// From the request's facts; `ascii_bytes_per_token` as in [`crate::request::PromptSize::estimate`],
+    /// `expected_output` for each answer where the client's bound is not lower.
     /// A count of tokens needs no GPU, so it takes nothing.
     #[must_use]
-    pub fn new(facts: &'a Facts, ascii_bytes_per_token: f64, pool: &Pool) -> Self {
-        let expected = u64::from(pool.routing.expected_output_tokens);
+    pub fn new(facts: &'a Facts, ascii_bytes_per_token: f64, expected_output: Tokens) -> Self {
         let believed = facts.max_output.map_or(1, |_| OUTPUT_BELIEVED);
-        let context = facts.need(Tokens(expected.saturating_mul(believed)), ascii_bytes_per_token);
+        let context = facts.need(
+            Tokens(expected_output.0.saturating_mul(believed)),
+            ascii_bytes_per_token,
+        );
         let prompt = facts.prompt.estimate(ascii_bytes_per_token).min(context);
         Self {
             model: facts.model.as_deref(),

@@ -18,6 +18,7 @@
 //! Deliberately not here: the proxy's gauges (`proxy_get_metric` may not be imported), and any
 //! estimate of what others sent.
 
+mod asked;
 mod memory;
 mod truth;
 mod worker;
@@ -31,6 +32,7 @@ use berth_shared_state::sealed::{self, Kind, SealError};
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use serde::{Deserialize, Serialize};
 
+pub use asked::Asked;
 use memory::Memory;
 pub use memory::Outcome;
 pub use worker::{LedgerView, PodFact, Sent, Synced};
@@ -101,6 +103,7 @@ struct PodState {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ledger {
     views: Vec<Head>,
+    asked: Asked,
     /// Ordered by key.
     pods: Vec<PodState>,
 }
@@ -148,6 +151,12 @@ impl Ledger {
         let mut rates: Vec<f64> = self.pods.iter().filter_map(|state| state.memory.rate()).collect();
         let middle = rates.len() / 2;
         (middle < rates.len()).then(|| *rates.select_nth_unstable_by(middle, f64::total_cmp).1)
+    }
+
+    /// What the requests to the pool were like.
+    #[must_use]
+    pub const fn asked(&self) -> &Asked {
+        &self.asked
     }
 
     /// KV tokens that all workers ever sent to the pod, cached ones not counted: the clock by which its

@@ -24,6 +24,14 @@ pub const OTHER_BYTES_PER_TOKEN: f64 = 3.0;
 /// A learned rate outside of this range is an error of measurement: source code needs 2 to 3 bytes
 /// per token, large vocabularies reach 5 to 6 on prose.
 pub const BYTES_PER_TOKEN_RANGE: core::ops::RangeInclusive<f64> = 1.0..=16.0;
+/// Requests after which older ones count half, in sums from which the length of tokens and answers is
+/// learned: some minutes of a busy pool.
+pub const SIZES_KEPT_REQUESTS: f64 = 1_000.0;
+/// Requests on either side before such a sum says something.
+pub const SIZES_MIN_REQUESTS: f64 = 50.0;
+/// A learned length counts where it differs by more than this factor. Prompts have long tails, and the two
+/// means are of the same requests at different times: smaller differences come and go (lab, `mooncake`).
+pub const SIZES_DIFFER: f64 = 1.25;
 /// Tokens of one image, audio clip, video or file. A 1024 x 1024 image costs 576 (LLaVA 1.5, any
 /// size), 765 (OpenAI, 85 + 4 x 170), 1369 (Qwen2-VL, one per 28 x 28 pixels); 30 s of audio cost
 /// 1500 encoder frames (Whisper). The size in bytes says little, so it is one number.

@@ -134,11 +134,21 @@ impl PromptSize {
         } else {
             ASCII_BYTES_PER_TOKEN
         };
-        let weight = ASCII_BYTES_PER_TOKEN / OTHER_BYTES_PER_TOKEN;
-        let text = (self.ascii_bytes as f64 + self.other_bytes as f64 * weight) / rate;
-        let fixed = u64::from(self.media_parts) * MEDIA_TOKENS + u64::from(self.messages) * MESSAGE_TOKENS;
-        let all = Tokens(text.ceil() as u64) + Tokens(self.tokens) + Tokens(fixed);
+        let all = Tokens((self.text_bytes() / rate).ceil() as u64) + self.fixed();
         self.at_most.map_or(all, |bound| bound.min(all))
+    }
+
+    /// All text, in bytes as ASCII text would have them.
+    #[must_use]
+    pub fn text_bytes(&self) -> f64 {
+        self.ascii_bytes as f64 + self.other_bytes as f64 * (ASCII_BYTES_PER_TOKEN / OTHER_BYTES_PER_TOKEN)
+    }
+
+    /// Tokens that are no text: token arrays exactly, media and messages at their fixed cost.
+    #[must_use]
+    pub fn fixed(&self) -> Tokens {
+        let parts = u64::from(self.media_parts) * MEDIA_TOKENS + u64::from(self.messages) * MESSAGE_TOKENS;
+        Tokens(self.tokens) + Tokens(parts)
     }
 }
 

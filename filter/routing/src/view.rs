@@ -14,6 +14,7 @@
 mod pool;
 mod prefix;
 mod share;
+mod sizes;
 mod steering;
 
 use std::collections::BTreeMap;
@@ -29,8 +30,7 @@ use fastrand::Rng;
 
 use crate::cost::AGREED_BLOCKS;
 use crate::decision::{self, Action, Ask, Booking, Decision, Naming, Reason, Why};
-use crate::ledger::{Outcome, Sent, Synced};
-use crate::limits::ASCII_BYTES_PER_TOKEN;
+use crate::ledger::{Asked, Outcome, Sent, Synced};
 use crate::prefix::{Blocks, Written, seed};
 use crate::request::Facts;
 use pool::PoolView;
@@ -192,7 +192,7 @@ impl View {
             ask: Ask {
                 model,
                 start: chains.as_ref().and_then(|chains| chains.start(AGREED_BLOCKS)),
-                ..Ask::new(request.facts, ASCII_BYTES_PER_TOKEN, pool)
+                ..Ask::new(request.facts, view.bytes_per_token(), view.expected_output(pool))
             },
             subset: request.steering.subset.as_deref(),
             now,
@@ -341,6 +341,9 @@ impl View {
             predicted: booking.predicted,
             streams: request.facts.stream,
         };
+        if let Some(asked) = Asked::of(request.facts) {
+            view.ledger.asked(asked);
+        }
         self.counts.ledger(view.ledger.sent(store, &sent, now));
         if self.routed.len() >= LEDGER_IN_FLIGHT_MAX {
             self.routed.pop_first();

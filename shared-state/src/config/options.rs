@@ -322,7 +322,7 @@ static ROUTING: Section = Section {
                 max: limits::EXPECTED_OUTPUT_TOKENS_MAX as u64,
             },
             Preset::Number(limits::EXPECTED_OUTPUT_TOKENS as u64),
-            "Output tokens expected of a request that sets no bound. They must fit into the pod's KV cache beside the prompt.",
+            "Output tokens expected of a request that sets no bound. They must fit into the pod's KV cache beside the prompt. Replaced by the mean of what the engines count, so it matters for the first requests only.",
         ),
         field(
             "stale_after",

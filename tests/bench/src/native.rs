@@ -103,7 +103,7 @@ fn decide_only(budget: Duration, pods: usize) -> Result<f64> {
         snapshot: Some(&snapshot),
         pods: &known,
         facts: PoolFacts::default(),
-        ask: Ask::new(&facts, ASCII_BYTES_PER_TOKEN, pool),
+        ask: Ask::new(&facts, ASCII_BYTES_PER_TOKEN, Tokens(256)),
         subset: None,
         now: world::later(100),
         in_full: false,

@@ -581,7 +581,7 @@ fn expected_output_follows_the_bound_within_reason() {
             max_output: bound.map(Tokens),
             ..forty_bytes()
         };
-        assert_eq!(Ask::new(&facts, 4.0, &world::pool()).output, Tokens(expected));
+        assert_eq!(Ask::new(&facts, 4.0, Tokens(200)).output, Tokens(expected));
     }
     check(None, 200);
     check(Some(0), 0);
@@ -603,10 +603,10 @@ fn every_choice_of_every_prompt_is_an_answer() {
         prompts: 2,
         ..forty_bytes()
     };
-    let ask = Ask::new(&facts, 4.0, &world::pool());
+    let ask = Ask::new(&facts, 4.0, Tokens(200));
     assert_eq!((ask.prompt, ask.output, ask.prompts), (Tokens(10), Tokens(200 * 6), 2));
     let none = forty_bytes();
-    let ask = Ask::new(&none, 4.0, &world::pool());
+    let ask = Ask::new(&none, 4.0, Tokens(200));
     assert_eq!((ask.output, ask.prompts), (Tokens(200), 1));
 }
 
@@ -617,7 +617,7 @@ fn counting_tokens_takes_nothing_of_a_pod() {
         ..forty_bytes()
     };
     facts.prompt.tokens = 7;
-    let ask = Ask::new(&facts, 4.0, &world::pool());
+    let ask = Ask::new(&facts, 4.0, Tokens(200));
     assert_eq!((ask.prompt, ask.exact, ask.output), (Tokens(0), Tokens(0), Tokens(0)));
 }
 

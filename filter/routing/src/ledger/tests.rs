@@ -764,6 +764,9 @@ fn the_bytes_are_pinned() {
     #[rustfmt::skip]
     let payload: &[u8] = &[
         1, 7, 0, 172, 2,                        // one view: nonce 7, slot 0, heartbeat 300
+        0, 0, 0, 0, 0, 0, 0, 0,                 // nothing asked: requests 0.0,
+        0, 0, 0, 0, 0, 0, 0, 0,                 // text 0.0,
+        0, 0, 0, 0, 0, 0, 0, 0,                 // fixed 0.0
         1, 5, 172, 2,                           // one pod: key 5, used at 300
         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,        // incarnation 0, rate 0.0, no samples, never observed
         1, 9, 100,                              // one adapter, sent at 100

@@ -17,7 +17,7 @@ use xxhash_rust::xxh64::xxh64;
 
 use super::memory::{Ending, Observation};
 use super::truth::{InFlight, Truth};
-use super::{Ledger, Outcome};
+use super::{Asked, Ledger, Outcome};
 
 /// A request that is being sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -69,6 +69,7 @@ pub enum Synced {
 /// Something to remember of a pod, until it is written.
 #[derive(Clone, Copy, Debug)]
 enum Lesson {
+    Asked(Asked),
     Sent {
         pod: PodKey,
         tokens: Tokens,
@@ -167,6 +168,11 @@ impl LedgerView {
             self.rewrite(now);
         }
         read.map_or_else(Synced::Refused, |()| Synced::Idle)
+    }
+
+    /// What the request was like that is about to be sent; written with it.
+    pub fn asked(&mut self, one: Asked) {
+        self.learn(Lesson::Asked(one));
     }
 
     /// A request is being sent.
@@ -451,15 +457,23 @@ fn number(nonce: u64, id: u64) -> u64 {
 
 impl Ledger {
     fn learn(&mut self, lesson: &Lesson, now: UnixMillis) {
+        if let Lesson::Asked(one) = *lesson {
+            self.asked.add(one);
+            return;
+        }
         let (Lesson::Sent { pod, .. }
         | Lesson::Adapter { pod, .. }
         | Lesson::NoAdapter { pod, .. }
         | Lesson::Rate { pod, .. }
-        | Lesson::End { pod, .. }) = *lesson;
+        | Lesson::End { pod, .. }) = *lesson
+        else {
+            return;
+        };
         let Some(state) = self.pod_mut(pod, now) else {
             return;
         };
         match *lesson {
+            Lesson::Asked(_) => {}
             Lesson::Sent { tokens, .. } => state.memory.filled = state.memory.filled + tokens,
             Lesson::Adapter {
                 incarnation,

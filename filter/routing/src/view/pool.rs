@@ -15,6 +15,7 @@ use crate::ledger::{LedgerView, PodFact};
 use crate::prefix::{Chains, Found, Written};
 use crate::view::prefix::PrefixView;
 use crate::view::share::Share;
+use crate::view::sizes::Sizes;
 
 /// The head of a sealed value: it holds the length and the checksum of the rest, so equal heads are
 /// equal tables.
@@ -38,6 +39,7 @@ pub(super) struct PoolView {
     pub error: Option<TableError>,
     pub prefix: Option<PrefixView>,
     share: Share,
+    sizes: Sizes,
     snapshot: Option<Snapshot>,
     /// Ledger keys of the snapshot's pods, in their order.
     keys: Vec<PodKey>,
@@ -54,6 +56,7 @@ impl PoolView {
             error: None,
             prefix: PrefixView::new(pool, pools),
             share: Share::default(),
+            sizes: Sizes::default(),
             snapshot: None,
             keys: Vec::new(),
             head: Vec::new(),
@@ -103,11 +106,23 @@ impl PoolView {
         let (ledger, pods) = (self.ledger.ledger(), table.pods.iter().zip(&self.keys));
         self.share
             .add(pods.clone().map(|(row, key)| (row, ledger.own(*key, None))));
+        self.sizes.add(table.pods.iter(), table.scrape_interval);
         if let Some(prefix) = &mut self.prefix {
             prefix.facts(pods, self.share.own());
         }
         self.snapshot = Some(Snapshot::new(table));
         Ok(true)
+    }
+
+    /// ASCII bytes per token, as far as it shows.
+    pub fn bytes_per_token(&self) -> f64 {
+        self.sizes.bytes_per_token(self.ledger.ledger().asked())
+    }
+
+    /// Tokens of an answer where the client sets no lower bound.
+    pub fn expected_output(&self, pool: &Pool) -> Tokens {
+        let configured = Tokens(pool.routing.expected_output_tokens.into());
+        self.sizes.output().unwrap_or(configured)
     }
 
     /// What is known of each pod of the table.

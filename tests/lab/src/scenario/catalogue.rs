@@ -187,7 +187,11 @@ fn plains() -> Vec<Scenario> {
         new("azure-conv", h100(4), Clients::Trace(Which::AzureConv, cut(2800, 7.0))),
         new("azure-conv-l4", l4(8), Clients::Trace(Which::AzureConv, small)),
         new("bursts", h100(4), Clients::Plain(bursts)),
-        new("long-contexts", tight, Clients::Plain(long)),
+        new("long-contexts", tight.clone(), Clients::Plain(long.clone())),
+        Scenario {
+            bytes_per_token: 2.0,
+            ..new("long-contexts-2-bytes", tight, Clients::Plain(long))
+        },
     ]
 }
 

@@ -1,0 +1,173 @@
+//! How long prompts and answers of a pool are in the engines' own tokens.
+//!
+//! No tokenizer is here and no answer is read. The engines count prompt tokens, generated tokens and
+//! requests; this proxy knows the bytes of what it sent. Both means per request are over the same kind
+//! of traffic, also where other proxies send a part of it, so their ratio is the length of a token:
+//! `bytes per token = 4 x sent text / (counted prompt - sent fixed)`, each per request.
+
+use berth_shared_state::table::PodRow;
+use berth_shared_state::units::{Millis, Tokens, UnixMillis};
+
+use crate::ledger::Asked;
+use crate::limits::{
+    ASCII_BYTES_PER_TOKEN, BYTES_PER_TOKEN_RANGE, SIZES_DIFFER, SIZES_KEPT_REQUESTS, SIZES_MIN_REQUESTS,
+};
+
+/// Sums over the latest requests, from the pods' counters.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sizes {
+    requests: f64,
+    prompt: f64,
+    generated: f64,
+    /// The latest scrape that is in here.
+    at: Option<UnixMillis>,
+}
+
+impl Sizes {
+    /// Takes in the rates of pods that were scraped since the last table; `interval` is the time that
+    /// one scrape stands for.
+    pub fn add<'a>(&mut self, pods: impl Iterator<Item = &'a PodRow>, interval: Millis) {
+        let seconds = interval.0 as f64 / 1_000.0;
+        let mut latest = self.at;
+        for row in pods.filter(|row| row.trend.is_believed() && row.scraped_at > self.at) {
+            latest = latest.max(row.scraped_at);
+            let rate = |rate: Option<f32>| rate.map(f64::from).filter(|rate| rate.is_finite() && *rate >= 0.0);
+            let rates = &row.rates;
+            let all = rate(rates.requests)
+                .zip(rate(rates.prompt_tokens))
+                .zip(rate(rates.generation_tokens));
+            if let Some(((requests, prompt), generated)) = all {
+                self.requests += requests * seconds;
+                self.prompt += prompt * seconds;
+                self.generated += generated * seconds;
+            }
+        }
+        self.at = latest;
+        if self.requests > SIZES_KEPT_REQUESTS {
+            for sum in [&mut self.requests, &mut self.prompt, &mut self.generated] {
+                *sum /= 2.0;
+            }
+        }
+    }
+
+    /// ASCII bytes per token, as far as it shows.
+    pub fn bytes_per_token(&self, asked: &Asked) -> f64 {
+        let sent = asked.requests;
+        if self.requests < SIZES_MIN_REQUESTS || sent < SIZES_MIN_REQUESTS {
+            return ASCII_BYTES_PER_TOKEN;
+        }
+        let counted = self.prompt / self.requests - asked.fixed / sent;
+        let rate = ASCII_BYTES_PER_TOKEN * (asked.text / sent) / counted;
+        let off = (rate / ASCII_BYTES_PER_TOKEN).max(ASCII_BYTES_PER_TOKEN / rate);
+        if BYTES_PER_TOKEN_RANGE.contains(&rate) && off > SIZES_DIFFER {
+            rate
+        } else {
+            ASCII_BYTES_PER_TOKEN
+        }
+    }
+
+    /// Tokens of an answer; `None` = too few were seen.
+    pub fn output(&self) -> Option<Tokens> {
+        (self.requests >= SIZES_MIN_REQUESTS).then(|| Tokens((self.generated / self.requests).ceil() as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_shared_state::table::{Rates, Trend};
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
+
+    /// A pod that finishes ten requests a second of 600 prompt and 50 generated tokens each.
+    fn row(at: u64) -> PodRow {
+        PodRow {
+            scraped_at: Some(UnixMillis(at)),
+            rates: Rates {
+                prompt_tokens: Some(6_000.0),
+                generation_tokens: Some(500.0),
+                requests: Some(10.0),
+                ..Rates::default()
+            },
+            ..PodRow::unread("10.0.0.1:80".parse().unwrap(), UnixMillis(0))
+        }
+    }
+
+    fn seen(scrapes: u64) -> Sizes {
+        let mut sizes = Sizes::default();
+        for at in 1..=scrapes {
+            sizes.add([row(at * 1_000)].iter(), Millis(1_000));
+        }
+        sizes
+    }
+
+    #[track_caller]
+    fn check(requests: f64, text: f64, fixed: f64, expected: f64) {
+        let asked = Asked {
+            requests,
+            text: text * requests,
+            fixed: fixed * requests,
+        };
+        let found = seen(60).bytes_per_token(&asked);
+        assert!((found - expected).abs() < 1e-9, "{found}");
+    }
+
+    #[test]
+    fn bytes_per_token_is_what_was_sent_over_what_was_counted() {
+        check(100.0, 600.0, 0.0, 4.0);
+        // 300 tokens at 4 bytes were 600 of the engine's: 2 bytes each.
+        check(100.0, 300.0, 0.0, 2.0);
+        check(1_000.0, 900.0, 0.0, 6.0);
+        // A small difference may be the long tail of the prompts.
+        check(100.0, 490.0, 0.0, 4.0);
+        check(100.0, 470.0, 0.0, 4.0 * 470.0 / 600.0);
+        // 200 of the 600 are token numbers: 800 bytes were 400 tokens.
+        check(100.0, 200.0, 200.0, 2.0);
+    }
+
+    #[test]
+    fn what_cannot_be_is_not_believed() {
+        check(0.0, 0.0, 0.0, 4.0);
+        check(10.0, 300.0, 0.0, 4.0);
+        check(100.0, 1.0, 0.0, 4.0);
+        check(100.0, 1e6, 0.0, 4.0);
+        check(100.0, 300.0, 600.0, 4.0);
+        check(100.0, 300.0, 700.0, 4.0);
+        check(f64::NAN, 300.0, 0.0, 4.0);
+        check(100.0, f64::NAN, 0.0, 4.0);
+        let few = Asked {
+            requests: 100.0,
+            text: 30_000.0,
+            fixed: 0.0,
+        };
+        assert_eq!(seen(4).bytes_per_token(&few).to_bits(), 4.0_f64.to_bits());
+    }
+
+    #[test]
+    fn an_answer_is_as_long_as_the_pods_count() {
+        assert_eq!(seen(4).output(), None);
+        assert_eq!(seen(5).output(), Some(Tokens(50)));
+        assert_eq!(seen(10_000).output(), Some(Tokens(50)));
+    }
+
+    #[test]
+    fn a_scrape_counts_once_and_only_of_a_pod_that_is_believed() {
+        let mut sizes = Sizes::default();
+        for _ in 0..100 {
+            sizes.add([row(1_000)].iter(), Millis(1_000));
+        }
+        let frozen = PodRow {
+            trend: Trend::Frozen,
+            ..row(2_000)
+        };
+        let silent = PodRow {
+            rates: Rates::default(),
+            ..row(2_000)
+        };
+        for _ in 0..100 {
+            sizes.add([frozen.clone(), silent.clone()].iter(), Millis(1_000));
+        }
+        assert_eq!(sizes.output(), None);
+    }
+}
