@@ -242,8 +242,21 @@ pub enum Sticky {
 /// Body handling.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Body {
+    /// Who holds the headers meanwhile.
+    pub mode: BodyMode,
     /// Bytes held at most before the request is decided without the rest.
     pub hold_bytes: usize,
+}
+
+/// Who holds the headers until the pod is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BodyMode {
+    /// The filter itself.
+    #[default]
+    Hold,
+    /// A later filter, which takes the choice from filter state.
+    HandOver,
 }
 
 /// What may be shown.

@@ -311,7 +311,7 @@ impl Replay {
                 Some((status, _)) => return answers.out.push(listed(&request.id, status)),
                 None => Err(PassReason::NotInference),
             },
-            Read::Body(facts) => facts,
+            Read::Body(facts) => facts.map(|read| *read),
         };
         let facts = facts.and_then(|(facts, prompt)| match view.lacks_model(&facts, &steering) {
             true => Err(PassReason::BodyTooLarge),
@@ -393,7 +393,7 @@ enum Read {
     /// A question for models.
     Asks(ModelsQuestion),
     /// One to be decided, or to be passed.
-    Body(Result<(Facts, Blocks), PassReason>),
+    Body(Result<Box<(Facts, Blocks)>, PassReason>),
 }
 
 /// What the glue does with a head and a body that comes in one piece.
@@ -424,7 +424,7 @@ fn read(request: &Request, hold_bytes: usize) -> Read {
     } else {
         reader.facts()
     };
-    Read::Body(Ok((facts, hasher.finish())))
+    Read::Body(Ok(Box::new((facts, hasher.finish()))))
 }
 
 /// An id as a person types it: a string without its quotes.

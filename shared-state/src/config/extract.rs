@@ -118,6 +118,7 @@ pub(super) fn config(document: &Record, epoch: u64) -> Config {
         },
         rewrites: document.records("rewrites", rewrite),
         body: Body {
+            mode: document.record("body").choice("mode").unwrap_or_default(),
             hold_bytes: document.record("body").count("hold") as usize,
         },
         status: StatusPage {

@@ -506,16 +506,24 @@ static TARGET: Section = Section {
 
 static BODY: Section = Section {
     path: "body",
-    doc: "How much of a request body is looked at before deciding.",
-    fields: &[field(
-        "hold",
-        Kind::Size {
-            min: limits::BODY_HOLD_MIN_BYTES,
-            max: limits::BODY_HOLD_MAX_BYTES,
-        },
-        Preset::Number(limits::BODY_HOLD_BYTES as u64),
-        "Bytes held at most; a longer body is decided by its start. Envoy's `request_body_buffer_limit` must be 2MiB larger: with its default of 1MiB some bodies above 1MiB are answered with 413, most of those that declare no length.",
-    )],
+    doc: "How a request body is looked at before deciding, and how much of it.",
+    fields: &[
+        field(
+            "mode",
+            Kind::Choice(&["hold", "hand-over"]),
+            Preset::Word("hold"),
+            "Who holds the headers until the pod is chosen. `hold`: Berth; Envoy needs `allow_on_headers_stop_iteration`. `hand-over`: a Lua filter behind Berth, which takes the choice from filter state; for hosts that do not let that flag be set, such as Istio's WasmPlugin (istio/hand-over). There Berth changes nothing of a request once its headers went by.",
+        ),
+        field(
+            "hold",
+            Kind::Size {
+                min: limits::BODY_HOLD_MIN_BYTES,
+                max: limits::BODY_HOLD_MAX_BYTES,
+            },
+            Preset::Number(limits::BODY_HOLD_BYTES as u64),
+            "Bytes held at most; a longer body is decided by its start. Envoy's `request_body_buffer_limit` must be 2MiB larger: with its default of 1MiB some bodies above 1MiB are answered with 413, most of those that declare no length. With `hand-over` the Lua filter keeps the whole body: one that declares more than this passes unread, one that declares nothing and outgrows Envoy's limit is answered with 413.",
+        ),
+    ],
 };
 
 static POLL: Section = Section {

@@ -14,6 +14,7 @@ use crate::units::Millis;
 /// Checks the document.
 pub(super) fn check(document: &Record, report: &mut Report) {
     rewrites(document, report);
+    hand_over(document, report);
     let Some(Is::List(pools)) = is(document, "pools") else {
         return;
     };
@@ -47,6 +48,32 @@ fn is<'a>(record: &'a Record, key: &str) -> Option<&'a Is> {
 fn below<'a>(record: &'a Record, section: &str, key: &str) -> Option<&'a Checked> {
     match is(record, section)? {
         Is::Record(inner) => inner.find(key),
+        _ => None,
+    }
+}
+
+fn hand_over(document: &Record, report: &mut Report) {
+    let Some(mode) = below(document, "body", "mode") else {
+        return;
+    };
+    if !matches!(&mode.is, Is::Word(word) if word == "hand-over") {
+        return;
+    }
+    let mut refuse = |rule: String| report.add(mode.at, "body.mode".to_owned(), "\"hand-over\"".to_owned(), rule);
+    if let Some(host) = other_host(document) {
+        refuse(format!(
+            "must be \"hold\" under the host {host}: only Envoy has a filter to hand over to"
+        ));
+    }
+    if matches!(is(document, "rewrites"), Some(Is::List(rules)) if !rules.is_empty()) {
+        refuse("must be \"hold\" where there are rewrites: a body that was let by cannot be changed".to_owned());
+    }
+}
+
+/// The host, where it is named and is not Envoy.
+fn other_host(document: &Record) -> Option<&str> {
+    match is(document, "host") {
+        Some(Is::Word(host)) if !["auto", "envoy"].contains(&host.as_str()) => Some(host),
         _ => None,
     }
 }
@@ -221,9 +248,7 @@ fn envoy<'a>(index: usize, document: &Record, discovery: &'a Record, seen: &mut 
     };
     let Is::Record(inner) = &section.is else { return };
     let path = format!("pools[{index}].discovery.envoy_admin");
-    if let Some(Is::Word(host)) = is(document, "host")
-        && !["auto", "envoy"].contains(&host.as_str())
-    {
+    if let Some(host) = other_host(document) {
         let rule = format!("must be `static` under the host {host}: only Envoy has this page");
         report.add(section.at, path.clone(), "{...}".to_owned(), rule);
     }

@@ -97,7 +97,10 @@ fn the_smallest_document_has_every_default() {
             hidden: Vec::new(),
         },
         rewrites: Vec::new(),
-        body: Body { hold_bytes: 768 * 1024 },
+        body: Body {
+            mode: BodyMode::Hold,
+            hold_bytes: 768 * 1024,
+        },
         status: StatusPage { decision_header: false },
         role: Role::Auto,
         host: Host::Auto,
@@ -613,6 +616,28 @@ fn a_rewrite_that_cannot_mean_what_it_says_is_refused() {
     let apisix = document(&[("rewrites", one(to([None, None]))), ("host", json!("apisix"))]);
     let errors = parse(&apisix).unwrap_err();
     assert_eq!((errors.len(), errors[0].path.as_str()), (1, "rewrites"));
+}
+
+#[test]
+fn a_choice_is_handed_over_in_envoy_only() {
+    let with = |host: &str| {
+        parse(&document(&[
+            ("body", json!({"mode": "hand-over"})),
+            ("host", json!(host)),
+        ]))
+    };
+    assert_eq!(with("auto").unwrap().body.mode, BodyMode::HandOver);
+    assert!(with("envoy").is_ok());
+    for host in ["nginx", "kong", "apisix"] {
+        let errors = with(host).unwrap_err();
+        assert_eq!((errors.len(), errors[0].path.as_str()), (1, "body.mode"));
+        assert!(errors[0].rule.contains("only Envoy"), "{errors:?}");
+    }
+    let rewrites = json!([{"from": "a", "to": [{"model": "b"}]}]);
+    let both = document(&[("body", json!({"mode": "hand-over"})), ("rewrites", rewrites)]);
+    let errors = parse(&both).unwrap_err();
+    assert_eq!((errors.len(), errors[0].path.as_str()), (1, "body.mode"));
+    assert!(errors[0].rule.contains("rewrites"), "{errors:?}");
 }
 
 #[test]

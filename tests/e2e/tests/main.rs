@@ -5,7 +5,10 @@
 mod answers;
 mod bodies;
 mod discovery;
+mod envoy_gateway;
 mod failures;
+mod istio;
+mod kubernetes;
 mod lease;
 mod ledger;
 mod models;

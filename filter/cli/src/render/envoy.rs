@@ -239,7 +239,7 @@ fn endpoints(pool: &Pool, args: &EnvoyArgs) -> anyhow::Result<String> {
 }
 
 /// A YAML scalar: JSON strings are YAML strings.
-fn yaml(text: &str) -> String {
+pub(super) fn yaml(text: &str) -> String {
     Value::from(text).to_string()
 }
 
