@@ -3,6 +3,7 @@
 //! One pool per listener: the pool's cluster and the route are one pair. Several pools behind one
 //! listener need routes chosen by model, which is not rendered here yet.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -114,15 +115,15 @@ fn embedded(document: &[u8]) -> anyhow::Result<String> {
 
 fn cluster_name(pool: &Pool) -> String {
     match &pool.discovery {
-        Discovery::Static(_) => pool.name.clone(),
         Discovery::EnvoyAdmin { cluster, .. } => cluster.clone(),
+        _ => pool.name.clone(),
     }
 }
 
 fn admin_cluster(pool: &Pool) -> &str {
     match &pool.discovery {
-        Discovery::Static(_) => "berth_admin",
         Discovery::EnvoyAdmin { admin, .. } => admin,
+        _ => names::ADMIN_CLUSTER,
     }
 }
 
@@ -139,7 +140,9 @@ fn strip(config: &Config) -> String {
 
 /// Variables that scrape headers are made from must be let into the VM by name.
 fn environment(pool: &Pool) -> String {
-    let keys: Vec<String> = pool.scrape.headers.iter().map(|(_, variable)| yaml(variable)).collect();
+    let headers = pool.scrape.headers.iter().chain(pool.discovery.headers());
+    let variables: BTreeSet<&str> = headers.map(|(_, variable)| variable.as_str()).collect();
+    let keys: Vec<String> = variables.into_iter().map(yaml).collect();
     format!("{{ host_env_keys: [{}] }}", keys.join(", "))
 }
 
@@ -149,12 +152,13 @@ fn endpoints(pool: &Pool, args: &EnvoyArgs) -> anyhow::Result<String> {
             .iter()
             .map(|pod| (pod.socket().ip().to_string(), pod.socket().port()))
             .collect(),
-        (Discovery::EnvoyAdmin { .. }, Some(dns)) => {
+        (_, Some(dns)) => {
             let (host, port) = dns.rsplit_once(':').context("--dns must be name:port")?;
             vec![(host.to_owned(), port.parse().context("--dns must be name:port")?)]
         }
-        (Discovery::EnvoyAdmin { cluster, .. }, None) => bail!(
-            "the pods of cluster {cluster:?} are found by Envoy: say where with --dns name:port (a headless service)"
+        (_, None) => bail!(
+            "the pods of cluster {:?} are found by Envoy: say where with --dns name:port (a headless service)",
+            cluster_name(pool)
         ),
     };
     let kind = if matches!(pool.discovery, Discovery::Static(_)) {
