@@ -8,6 +8,8 @@ mod discovery;
 mod failures;
 mod lease;
 mod ledger;
+mod lists;
+mod pages;
 mod pass;
 mod raw;
 mod rendered;
