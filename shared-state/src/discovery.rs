@@ -146,7 +146,8 @@ pub fn admit(found: &mut Vec<Found>, allow: &[Range]) -> Result<Option<Refused>,
 
 /// The start of a foreign text, for a message.
 fn shown(text: &str) -> String {
-    text.chars().take(SHOWN_VALUE_MAX_CHARS).collect()
+    let visible = text.chars().filter(|character| !character.is_control());
+    visible.take(SHOWN_VALUE_MAX_CHARS).collect()
 }
 
 /// A text as part of a query: what is reserved there is written by its number.

@@ -6,6 +6,8 @@ use super::*;
 use crate::config::{Asks, Family, Service};
 use crate::limits::DISCOVERY_PAGE_MAX_BYTES;
 use crate::table::Readiness;
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 fn asks() -> Asks {
     Asks {
