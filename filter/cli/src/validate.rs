@@ -102,6 +102,18 @@ fn pool_lines(pool: &Pool) -> Vec<String> {
             "the hosts of cluster {cluster}, listed every {}",
             duration_text(*interval)
         ),
+        Discovery::Kubernetes { asks, service } => format!(
+            "the EndpointSlices of {}/{}, asked of cluster {} every {}",
+            service.namespace,
+            service.name,
+            asks.cluster,
+            duration_text(asks.interval)
+        ),
+        Discovery::Json { asks, path } => format!(
+            "the list at {path} of cluster {}, read every {}",
+            asks.cluster,
+            duration_text(asks.interval)
+        ),
     };
     let engine = pool
         .engine
@@ -122,7 +134,10 @@ fn pool_lines(pool: &Pool) -> Vec<String> {
     );
     let sent = scrape.headers.iter();
     let sent = sent.map(|(header, variable)| format!("  scrapes send {header} from the variable {variable}"));
+    let asked = pool.discovery.headers().iter();
+    let asked = asked.map(|(header, variable)| format!("  discovery sends {header} from the variable {variable}"));
     let mut lines = vec![format!("pool {}: {pods}; {engine}; {models}", pool.name), times];
+    lines.extend(asked);
     lines.extend(sent);
     lines
 }

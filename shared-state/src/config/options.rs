@@ -3,10 +3,13 @@
 //! The numbers stand in `limits.rs`, the names of headers and clusters in `names.rs`. Deliberately
 //! not here: rules between two options (`relations.rs`).
 
+mod discovery;
+
 use super::schema::{Field, Kind, List, Preset, Section};
 use super::values::{CLUSTER, HEADER_NAME, MODEL_NAME, PATH, POOL_NAME, TextRule, VARIABLE};
 use crate::limits;
 use crate::names;
+use discovery::DISCOVERY;
 
 const fn field(key: &'static str, kind: Kind, preset: Preset, doc: &'static str) -> Field {
     Field { key, kind, preset, doc }
@@ -158,58 +161,6 @@ static POOL: Section = Section {
     ],
 };
 
-static DISCOVERY: Section = Section {
-    path: "pools[].discovery",
-    doc: "How the pods are found: exactly one of these.",
-    fields: &[
-        field(
-            "static",
-            Kind::List(&List {
-                of: Kind::Address,
-                noun: "different pods, each `ip:port`",
-                min: 1,
-                max: limits::PODS_MAX,
-            }),
-            Preset::Unset("another way is used"),
-            "A fixed list, for example `10.0.0.1:8000` or `[fd00::1]:8000`. No DNS names: the proxy finds a pod by its exact address. A pod may stand in one pool only, since each pool counts its own requests.",
-        ),
-        field(
-            "envoy_admin",
-            Kind::Section(&ENVOY_ADMIN),
-            Preset::Unset("another way is used"),
-            "Envoy's own list of the hosts of a cluster, with their health.",
-        ),
-    ],
-};
-
-static ENVOY_ADMIN: Section = Section {
-    path: "pools[].discovery.envoy_admin",
-    doc: "Pods from `/clusters?format=json` of Envoy's admin listener. Only on Envoy.",
-    fields: &[
-        field(
-            "cluster",
-            Kind::Text(&CLUSTER),
-            Preset::Required,
-            "The cluster whose hosts are the pods.",
-        ),
-        field(
-            "admin",
-            Kind::Text(&CLUSTER),
-            Preset::Word(names::ADMIN_CLUSTER),
-            "The cluster that reaches the admin listener. The listener should be open to this proxy alone.",
-        ),
-        field(
-            "interval",
-            Kind::Duration {
-                min: limits::SCRAPE_INTERVAL_MIN,
-                max: limits::SCRAPE_INTERVAL_MAX,
-            },
-            Preset::Number(limits::SCRAPE_INTERVAL.0),
-            "Time between two reads. A new pod gets its first request about this late; a page of many hosts costs the main thread time.",
-        ),
-    ],
-};
-
 static SCRAPE: Section = Section {
     path: "pools[].scrape",
     doc: "How a pod's metrics and models pages are read. One call is open per pod; calls are spread over the interval.",
@@ -286,16 +237,22 @@ static SCRAPE: Section = Section {
     ],
 };
 
-static SCRAPE_HEADER_VALUE: Section = Section {
-    path: "pools[].scrape.headers.*",
-    doc: "Where the value of a header comes from. The keys of `headers` are header names in lower case.",
-    fields: &[field(
-        "env",
-        Kind::Text(&VARIABLE),
-        Preset::Required,
-        "The variable whose value is the whole header value, for example `Bearer ...`. The proxy's configuration hands variables to the VM.",
-    )],
-};
+static SCRAPE_HEADER_VALUE: Section = header_value("pools[].scrape.headers.*");
+
+const fn header_value(path: &'static str) -> Section {
+    Section {
+        path,
+        doc: "Where the value of a header comes from. The keys of `headers` are header names in lower case.",
+        fields: &[ENV],
+    }
+}
+
+const ENV: Field = field(
+    "env",
+    Kind::Text(&VARIABLE),
+    Preset::Required,
+    "The variable whose value is the whole header value, for example `Bearer ...`. The proxy's configuration hands variables to the VM.",
+);
 
 static ADAPTERS: Section = Section {
     path: "pools[].adapters",

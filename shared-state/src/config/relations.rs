@@ -29,6 +29,7 @@ pub(super) fn check(document: &Record, report: &mut Report) {
         };
         addresses(index, discovery, &mut seen, report);
         envoy(index, document, discovery, &mut seen, report);
+        lists(index, discovery, &mut seen, report);
     }
 }
 
@@ -39,6 +40,7 @@ struct Seen<'a> {
     models: HashMap<&'a str, usize>,
     addresses: HashMap<SocketAddr, (usize, usize)>,
     clusters: HashMap<(&'a str, &'a str), usize>,
+    lists: HashMap<Vec<String>, usize>,
 }
 
 fn is<'a>(record: &'a Record, key: &str) -> Option<&'a Is> {
@@ -264,5 +266,40 @@ fn envoy<'a>(index: usize, document: &Record, discovery: &'a Record, seen: &mut 
         report.add(cluster.at, format!("{path}.cluster"), format!("{name:?}"), rule);
     } else {
         seen.clusters.insert(key, index);
+    }
+}
+
+/// Two pools that ask the same for the same have the same pods.
+fn lists(index: usize, discovery: &Record, seen: &mut Seen<'_>, report: &mut Report) {
+    let kinds = [
+        ("kubernetes", ["cluster", "namespace", "service"]),
+        ("json", ["cluster", "authority", "path"]),
+    ];
+    for (kind, keys) in kinds {
+        let Some(section) = discovery.find(kind) else { continue };
+        let Is::Record(inner) = &section.is else { continue };
+        let word = |key: &str| match is(inner, key) {
+            Some(Is::Word(word)) => Some(word.clone()),
+            _ => None,
+        };
+        let Some(mut asked) = keys.into_iter().map(word).collect::<Option<Vec<String>>>() else {
+            continue;
+        };
+        if let Some(Is::List(ports)) = is(inner, "ports") {
+            let text = |port: &Checked| match &port.is {
+                Is::Word(word) => Some(word.clone()),
+                _ => None,
+            };
+            asked.extend(ports.iter().filter_map(text));
+        }
+        if let Some(first) = seen.lists.get(&asked) {
+            let rule = format!(
+                "must be the list of one pool only, since each pool counts its own requests; pools[{first}] has it too"
+            );
+            let path = format!("pools[{index}].discovery.{kind}");
+            report.add(section.at, path, "{...}".to_owned(), rule);
+        } else {
+            seen.lists.insert(asked, index);
+        }
     }
 }

@@ -140,8 +140,8 @@ fn embedded(document: &[u8]) -> anyhow::Result<String> {
 
 fn cluster_name(pool: &Pool) -> &str {
     match &pool.discovery {
-        Discovery::Static(_) => &pool.name,
         Discovery::EnvoyAdmin { cluster, .. } => cluster,
+        _ => &pool.name,
     }
 }
 
@@ -150,8 +150,8 @@ fn admin_cluster(pools: &[Pool]) -> anyhow::Result<&str> {
     let admins: BTreeSet<&str> = pools
         .iter()
         .filter_map(|pool| match &pool.discovery {
-            Discovery::Static(_) => None,
             Discovery::EnvoyAdmin { admin, .. } => Some(admin.as_str()),
+            _ => None,
         })
         .collect();
     if admins.len() > 1 {
@@ -191,7 +191,9 @@ fn early(pools: &[Pool]) -> String {
 
 /// Variables that scrape headers are made from must be let into the VM by name.
 fn environment(pools: &[Pool]) -> String {
-    let headers = pools.iter().flat_map(|pool| &pool.scrape.headers);
+    let headers = pools
+        .iter()
+        .flat_map(|pool| pool.scrape.headers.iter().chain(pool.discovery.headers()));
     let variables: BTreeSet<&str> = headers.map(|(_, variable)| variable.as_str()).collect();
     let keys: Vec<String> = variables.into_iter().map(yaml).collect();
     format!("{{ host_env_keys: [{}] }}", keys.join(", "))
@@ -203,14 +205,15 @@ fn endpoints(pool: &Pool, args: &EnvoyArgs) -> anyhow::Result<String> {
             .iter()
             .map(|pod| (pod.socket().ip().to_string(), pod.socket().port()))
             .collect(),
-        Discovery::EnvoyAdmin { cluster, .. } => {
+        _ => {
             let service = args.dns.iter().find_map(|dns| match dns.split_once('=') {
                 Some((name, service)) => (name == pool.name).then_some(service),
                 None => Some(dns.as_str()),
             });
             let service = service.with_context(|| {
                 format!(
-                    "the pods of cluster {cluster:?} are found by Envoy: say where with --dns {}=name:port (a headless service)",
+                    "the pods of cluster {:?} are found by Envoy: say where with --dns {}=name:port (a headless service)",
+                    cluster_name(pool),
                     pool.name
                 )
             })?;

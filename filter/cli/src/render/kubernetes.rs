@@ -147,6 +147,11 @@ fn found_by_envoy(pool: &Pool) -> anyhow::Result<(&str, &str)> {
         Discovery::Static(_) => {
             bail!("pods in Kubernetes come and go: use discovery.envoy_admin with the proxy's cluster")
         }
+        Discovery::Kubernetes { .. } | Discovery::Json { .. } => {
+            bail!(
+                "the proxy knows the pods already: these resources are rendered for discovery.envoy_admin with its cluster"
+            )
+        }
     }
 }
 
