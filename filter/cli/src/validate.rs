@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use berth_shared_state::config::{Config, Discovery, Pool, duration_text, size_text};
+use berth_shared_state::config::{BodyMode, Config, Discovery, Pool, duration_text, size_text};
 
 use crate::document;
 
@@ -41,10 +41,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn summary(config: &Config) -> String {
     let mut lines = vec![format!("valid: {}", counted(config.pools.len(), "pool"))];
     lines.extend(config.pools.iter().flat_map(pool_lines));
-    lines.push(format!(
-        "bodies:  up to {} of a request are held",
-        size_text(config.body.hold_bytes as u64)
-    ));
+    let how = match config.body.mode {
+        BodyMode::Hold => "held",
+        BodyMode::HandOver => "read as they pass; a filter behind Berth must hold the headers",
+    };
+    let most = size_text(config.body.hold_bytes as u64);
+    lines.push(format!("bodies:  up to {most} of a request are {how}"));
     lines.push(match config.trust.headers.as_slice() {
         [] => "trusted: no steering header; every copy is removed".to_owned(),
         headers => format!(
