@@ -82,6 +82,8 @@ fn what_cannot_work_there_is_refused_with_the_remedy() {
         &eg,
         "say --namespace models",
     );
+    let over = [fixed.trim_end_matches('}'), r#", "body": {"mode": "hand-over"}}"#].concat();
+    refuses(&over, &["envoy"], "leave it out");
     let service = "outbound|8000||llama.default.svc.cluster.local";
     refuses(
         &found(service, r#", "body": {"mode": "hold"}"#),

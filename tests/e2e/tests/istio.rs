@@ -76,6 +76,15 @@ fn ruled_clusters(place: &Place, rule: &Value) -> Result<Vec<Value>> {
         .collect()
 }
 
+/// Subsets have what their Service has.
+fn ends_idle_connections(cluster: &mut Value, rule: &Value) {
+    cluster["typed_extension_protocol_options"] = json!({"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+        "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+        "common_http_protocol_options": {"idle_timeout": rule["trafficPolicy"]["connectionPool"]["http"]["idleTimeout"]},
+        "explicit_http_config": {"http_protocol_options": {}},
+    }});
+}
+
 /// The cluster of a ServiceEntry with `resolution: DYNAMIC_DNS`.
 fn dynamic_cluster(entry: &Value) -> Result<Value> {
     ensure!(entry["resolution"] == "DYNAMIC_DNS", "not translated here");
@@ -128,7 +137,14 @@ impl Draft<'_> {
         let pool = format!("outbound|8000||{HOST}");
         let mut clusters = vec![service_cluster(place, &pool)?, admin_cluster(place.admin)];
         for rule in of_kind(documents, "DestinationRule") {
-            clusters.extend(ruled_clusters(place, &rule["spec"])?);
+            let spec = &rule["spec"];
+            clusters.extend(ruled_clusters(place, spec)?);
+            for cluster in &mut clusters {
+                let name = cluster["name"].as_str().unwrap_or_default();
+                if name.ends_with(spec["host"].as_str().context("no host")?) {
+                    ends_idle_connections(cluster, spec);
+                }
+            }
         }
         for entry in of_kind(documents, "ServiceEntry") {
             clusters.push(dynamic_cluster(&entry["spec"])?);

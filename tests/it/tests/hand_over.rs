@@ -107,7 +107,7 @@ fn trailers_and_the_bound_are_ends_too() {
 #[test]
 fn what_passes_is_not_waited_for() {
     let mut wasm = proxy(&json!({"mode": "hand-over", "hold": "4KiB"}));
-    let get = Headers::from([(":method", "GET"), (":path", "/v1/models"), (":authority", "x")]);
+    let get = Headers::from([(":method", "GET"), (":path", "/health"), (":authority", "x")]);
     let cases = [
         ("not-inference", get, true),
         ("body-too-large", head(&[("content-length", "4097")]), false),

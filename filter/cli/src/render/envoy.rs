@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use berth_shared_state::config::{Config, Discovery, Pool};
+use berth_shared_state::config::{BodyMode, Config, Discovery, Pool};
 use berth_shared_state::limits::{BODY_HOLD_MARGIN_BYTES, BODY_HOLD_RENDERED_BYTES};
 use berth_shared_state::names;
 use serde_json::{Value, json};
@@ -49,6 +49,9 @@ const FORWARDED: [&str; 22] = [
 /// Renders the whole file.
 pub fn render(config: &Config, document: &[u8], args: &EnvoyArgs) -> anyhow::Result<String> {
     let pools = config.pools.as_slice();
+    if config.body.mode == BodyMode::HandOver {
+        bail!("body.mode \"hand-over\" is for proxies that refuse Berth a flag, and this one has it: leave it out");
+    }
     let embedded = embedded(document)?;
     let held = Config::parse(embedded.as_bytes()).map_or(BODY_HOLD_RENDERED_BYTES, |config| config.body.hold_bytes);
     let wasm = |name: &str| yaml(&Path::new(&args.wasm).join(name).display().to_string());
