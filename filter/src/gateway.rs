@@ -6,7 +6,7 @@ use berth_filter_routing::decision::{Action, Decision, Reason};
 use berth_filter_routing::hold::Hold;
 use berth_filter_routing::ledger::Outcome;
 use berth_filter_routing::prefix::{Blocks, Hasher};
-use berth_filter_routing::request::{Facts, ModelsQuestion, PassReason};
+use berth_filter_routing::request::{Api, Facts, ModelsQuestion, PassReason};
 use berth_filter_routing::view::{Counts, Request, Steering, View};
 use berth_shared_state::config::{BodyMode, Config};
 use berth_shared_state::limits::TICK;
@@ -75,8 +75,8 @@ impl Gateway {
     }
 
     /// Takes a prompt while its body is read.
-    pub fn hasher(&self) -> Hasher {
-        if self.config.pools.iter().any(|pool| pool.routing.prefix.enabled) {
+    pub fn hasher(&self, api: Api) -> Hasher {
+        if api.generates() && self.config.pools.iter().any(|pool| pool.routing.prefix.enabled) {
             Hasher::default()
         } else {
             Hasher::off()

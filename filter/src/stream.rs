@@ -103,7 +103,9 @@ impl Stream {
         #[cfg(feature = "test-trap")]
         crate::trap::on(&named);
         self.steering = gateway.steering(&named);
-        self.client_asks = named.iter().any(|(name, _)| *name == names::LOAD_FORMAT);
+        self.client_asks = named
+            .iter()
+            .any(|(name, value)| *name == names::LOAD_FORMAT && matches!(value.trim_ascii(), b"TEXT" | b"JSON"));
         for name in names::STRIPPED {
             // What cannot be read is removed unseen. The pool is, also after another filter did: only a change made
             // here takes back the route that the client's copy chose.
@@ -145,7 +147,7 @@ impl Stream {
         } else {
             return self.pass(gateway, NO_BODY_HOLD);
         };
-        let prompt = gateway.hasher();
+        let prompt = gateway.hasher(reader.api());
         self.phase = Phase::Held(Box::new(Held {
             reader,
             prompt,

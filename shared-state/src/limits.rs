@@ -206,7 +206,7 @@ pub const ADAPTERS_REMEMBERED_TOTAL: usize = 8192;
 /// Bytes of one pool's prefix index, where the config does not say. They are used as they are
 /// filled: a pod with 430,000 KV tokens takes about 15 to 40 KB.
 pub const PREFIX_MAX_BYTES: usize = 8 << 20;
-/// Least bytes of one pool's prefix index: two pods' worth, and a hundred pages to meet in.
+/// Least bytes of one pool's prefix index: a large GPU takes 15 to 40 KB of it, and there are a hundred pages to meet in.
 pub const PREFIX_MIN_BYTES: usize = 1 << 20;
 /// Bytes of all prefix indexes of one process: with several pools each gets its part at most. Keys of
 /// shared data cannot be deleted, so this is what Berth may ever hold.

@@ -57,6 +57,17 @@ pub enum Api {
     Generate,
 }
 
+impl Api {
+    /// Whether engines look its prompts up in their prefix caches.
+    #[must_use]
+    pub const fn generates(self) -> bool {
+        matches!(
+            self,
+            Self::Chat | Self::Completions | Self::Responses | Self::Messages | Self::Generate
+        )
+    }
+}
+
 /// The facts of one request.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Facts {

@@ -90,6 +90,8 @@ struct Routed {
     takes: Tokens,
     /// What the prefix index was told.
     written: Written,
+    /// What it is like, if engines count it as it was read.
+    asked: Option<Asked>,
 }
 
 /// One worker's view of a gateway config.
@@ -178,11 +180,14 @@ impl View {
         let target = rewritten(&config, request, &mut self.rng);
         let model = target.or(asked);
         let index = self.choose_pool(store, model, now);
+        // The ledger first: a new table is taken in beside what is in flight now.
+        if let Some(view) = self.pools.get_mut(index) {
+            self.counts.ledger(view.ledger.refresh(store, now));
+        }
         self.refresh_table(store, index, now);
         let (Some(pool), Some(view)) = (config.pools.get(index), self.pools.get_mut(index)) else {
             return nobody_decides();
         };
-        self.counts.ledger(view.ledger.refresh(store, now));
         let mut pods = view.pods(pool, now);
         let chains = view
             .prefix
@@ -218,6 +223,7 @@ impl View {
                 endpoints: endpoints.clone(),
                 takes: booking.context,
                 written,
+                asked: Asked::of(request.facts),
             };
             self.book(store, request, routed, *booking, now);
         }
@@ -279,7 +285,8 @@ impl View {
     pub fn on_first_byte(&mut self, store: &dyn SharedData, id: u64, status: u16, is_stream: bool, now: UnixMillis) {
         let teaches = is_stream && (200..300).contains(&status);
         if let Some(view) = self.routed.get(&id).and_then(|routed| self.pools.get_mut(routed.pool)) {
-            self.counts.ledger(view.ledger.first_token(store, id, teaches, now));
+            self.counts
+                .ledger(view.ledger.first_token(store, id, is_stream, teaches, now));
         }
     }
 
@@ -336,6 +343,10 @@ impl View {
             let computed = matches!(outcome, Outcome::Success | Outcome::Abandoned);
             if let Some(prefix) = view.prefix.as_ref().filter(|_| !computed) {
                 prefix.take_back(store, &mut routed.written, None);
+            }
+            // Engines count what they answered, not what they refused.
+            if let Some(asked) = routed.asked.filter(|_| outcome == Outcome::Success) {
+                view.ledger.asked(asked);
             }
             self.counts.ledger(view.ledger.ended(store, id, outcome, now));
         }
@@ -402,9 +413,6 @@ impl View {
             predicted: booking.predicted,
             streams: request.facts.stream,
         };
-        if let Some(asked) = Asked::of(request.facts) {
-            view.ledger.asked(asked);
-        }
         self.counts.ledger(view.ledger.sent(store, &sent, now));
         if self.routed.len() >= LEDGER_IN_FLIGHT_MAX {
             self.routed.pop_first();

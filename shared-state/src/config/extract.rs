@@ -7,7 +7,7 @@ use serde::de::value::{Error, StrDeserializer};
 
 use super::check::{Checked, Is, Record};
 use super::{
-    Adapters, Asks, Body, Config, Discovery, ModelNames, Pool, PortOf, Prefix, Rewrite, Routing, Scrape, Service,
+    Adapters, Asks, Body, Config, Discovery, Host, ModelNames, Pool, PortOf, Prefix, Rewrite, Routing, Scrape, Service,
     StatusPage, Target, Trust,
 };
 use crate::discovery::range::Range;
@@ -122,6 +122,11 @@ pub(super) fn config(document: &Record, epoch: u64) -> Config {
     // Pools may be polled by different contexts that do not know each other's, so each has a fixed share.
     let share = document.record("poll").count("budget_per_second") / (pools.len() as u32).max(1);
     pools.iter_mut().for_each(|pool| pool.scrape.per_second = share.max(1));
+    let host = document.choice("host").unwrap_or_default();
+    if !matches!(host, Host::Auto | Host::Envoy) {
+        // Megabytes of pages would push the table out of a small zone of shared memory.
+        pools.iter_mut().for_each(|pool| pool.routing.prefix.enabled = false);
+    }
     Config {
         pools,
         trust: Trust {
@@ -141,7 +146,7 @@ pub(super) fn config(document: &Record, epoch: u64) -> Config {
             decision_header: document.record("status").flag("decision_header"),
         },
         role: document.choice("role").unwrap_or_default(),
-        host: document.choice("host").unwrap_or_default(),
+        host,
         epoch,
     }
 }

@@ -349,7 +349,7 @@ static PREFIX: Section = Section {
             "enabled",
             Kind::Bool,
             Preset::Bool(true),
-            "Turn it off where the engines cache no prefixes.",
+            "Turn it off where the engines cache no prefixes. It is off under a `host` other than Envoy: their shared memory is small.",
         ),
         field(
             "max_bytes",

@@ -740,6 +740,20 @@ fn a_rewrite_that_cannot_mean_what_it_says_is_refused() {
 }
 
 #[test]
+fn prefixes_are_indexed_in_envoy_only() {
+    for (host, enabled) in [
+        ("auto", true),
+        ("envoy", true),
+        ("nginx", false),
+        ("kong", false),
+        ("apisix", false),
+    ] {
+        let config = parse(&document(&[("host", json!(host))])).unwrap();
+        assert_eq!(config.pools[0].routing.prefix.enabled, enabled, "{host}");
+    }
+}
+
+#[test]
 fn a_choice_is_handed_over_in_envoy_only() {
     let with = |host: &str| {
         parse(&document(&[

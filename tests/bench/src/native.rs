@@ -190,7 +190,7 @@ impl Booked {
             if request % 4 < 2 {
                 booked.now = booked.now + Millis(1);
                 let (id, now) = (booked.id, booked.now);
-                booked.views[request % views].first_token(&booked.store, id, true, now);
+                booked.views[request % views].first_token(&booked.store, id, false, true, now);
             }
         }
         booked

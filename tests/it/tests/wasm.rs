@@ -415,6 +415,16 @@ fn a_client_that_asks_for_a_load_report_gets_it_in_its_format() {
 }
 
 #[test]
+fn a_client_cannot_make_a_pod_silent() {
+    let mut wasm = proxy(&json!({"a": {}}));
+    let request = Request {
+        headers: BTreeMap::from([(names::LOAD_FORMAT.to_owned(), Some("none".to_owned()))]),
+        ..tokens(10)
+    };
+    assert_eq!(reported(&mut wasm, &request, REPORT), (Some("TEXT".to_owned()), None));
+}
+
+#[test]
 fn with_reports_off_no_header_is_added_read_or_removed() {
     let mut wasm = unread(&json!({"a": {}}), json!({"pool": {"scrape": {"in_band": false}}}));
     wasm.wait(1_500);

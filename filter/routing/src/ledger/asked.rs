@@ -15,16 +15,18 @@ pub struct Asked {
     pub requests: f64,
     /// Their text, in tokens of [`ASCII_BYTES_PER_TOKEN`].
     pub text: f64,
-    /// What costs the same in any vocabulary, in tokens: token numbers, media, the template of messages.
+    /// What costs the same in any vocabulary, in tokens: token numbers, the template of messages.
     pub fixed: f64,
 }
 
 impl Asked {
-    /// One request. `None` = it is not counted as a prompt, or not all of its prompt is in it.
+    /// One request. `None` = engines count it otherwise than it was read: no prompt of generation, not all of it
+    /// here, or images and the like, whose cost is a guess.
     #[must_use]
     pub fn of(facts: &Facts) -> Option<Self> {
         let prompt = &facts.prompt;
-        let counted = facts.api != Some(Api::Tokenize) && !prompt.hidden && prompt.at_most.is_none();
+        let whole = facts.complete && !facts.malformed && !prompt.hidden && prompt.at_most.is_none();
+        let counted = whole && prompt.media_parts == 0 && facts.api != Some(Api::Tokenize);
         let choices = f64::from(facts.choices.max(1));
         counted.then(|| Self {
             requests: f64::from(facts.prompts.max(1)) * choices,
@@ -41,5 +43,56 @@ impl Asked {
             text: self.text * kept + one.text,
             fixed: self.fixed * kept + one.fixed,
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(change: impl Fn(&mut Facts), counted: bool) {
+        let mut facts = Facts {
+            api: Some(Api::Chat),
+            complete: true,
+            ..Facts::default()
+        };
+        facts.prompt.ascii_bytes = 400;
+        facts.prompt.messages = 1;
+        change(&mut facts);
+        assert_eq!(Asked::of(&facts).is_some(), counted, "{facts:?}");
+    }
+
+    #[test]
+    fn only_what_engines_count_as_it_was_read_is_asked() {
+        check(|_| {}, true);
+        check(|facts| facts.complete = false, false);
+        check(|facts| facts.malformed = true, false);
+        check(|facts| facts.prompt.media_parts = 1, false);
+        check(|facts| facts.prompt.hidden = true, false);
+        check(|facts| facts.api = Some(Api::Tokenize), false);
+    }
+
+    #[test]
+    fn each_choice_of_each_prompt_is_a_request() {
+        let mut facts = Facts {
+            api: Some(Api::Completions),
+            complete: true,
+            prompts: 2,
+            choices: 3,
+            ..Facts::default()
+        };
+        facts.prompt.ascii_bytes = 400;
+        facts.prompt.tokens = 7;
+        let asked = Asked::of(&facts).unwrap();
+        let expected = Asked {
+            requests: 6.0,
+            text: 300.0,
+            fixed: 21.0,
+        };
+        assert_eq!(asked, expected);
     }
 }

@@ -170,7 +170,7 @@ impl LedgerView {
         read.map_or_else(Synced::Refused, |()| Synced::Idle)
     }
 
-    /// What the request was like that is about to be sent; written with it.
+    /// What a request was like that is about to end; written with its end.
     pub fn asked(&mut self, one: Asked) {
         self.learn(Lesson::Asked(one));
     }
@@ -208,11 +208,19 @@ impl LedgerView {
 
     /// The first token of a request came. `teaches`: in a 2xx stream; any other first byte is the
     /// last one too and shows no rate.
-    pub fn first_token(&mut self, store: &dyn SharedData, id: u64, teaches: bool, now: UnixMillis) -> Synced {
+    pub fn first_token(
+        &mut self,
+        store: &dyn SharedData,
+        id: u64,
+        is_stream: bool,
+        teaches: bool,
+        now: UnixMillis,
+    ) -> Synced {
         let Some(request) = self.truth.get_mut(id).filter(|request| request.answered_at.is_none()) else {
             return Synced::Idle;
         };
-        if !request.streams {
+        // A body that was cut may not have told that it asks for a stream.
+        if !request.streams && !is_stream {
             return Synced::Idle;
         }
         request.answered_at = Some(now);
@@ -343,6 +351,24 @@ impl LedgerView {
     }
 
     fn learn(&mut self, lesson: Lesson) {
+        // Sums need no place of their own each: while writes fail, what ended must not be pushed out by them.
+        let unapplied = self.pending.iter_mut().skip(self.applied);
+        for known in unapplied {
+            match (known, &lesson) {
+                (Lesson::Asked(sum), Lesson::Asked(one)) => return sum.add(*one),
+                (
+                    Lesson::Sent {
+                        pod: known,
+                        tokens: sum,
+                    },
+                    Lesson::Sent { pod, tokens },
+                ) if known == pod => {
+                    *sum = *sum + *tokens;
+                    return;
+                }
+                _ => {}
+            }
+        }
         if self.pending.len() >= LEDGER_PENDING_MAX {
             self.pending.pop_front();
             self.applied = self.applied.saturating_sub(1);
@@ -457,16 +483,15 @@ fn number(nonce: u64, id: u64) -> u64 {
 
 impl Ledger {
     fn learn(&mut self, lesson: &Lesson, now: UnixMillis) {
-        if let Lesson::Asked(one) = *lesson {
-            self.asked.add(one);
-            return;
-        }
         let (Lesson::Sent { pod, .. }
         | Lesson::Adapter { pod, .. }
         | Lesson::NoAdapter { pod, .. }
         | Lesson::Rate { pod, .. }
         | Lesson::End { pod, .. }) = *lesson
         else {
+            if let Lesson::Asked(one) = *lesson {
+                self.asked.add(one);
+            }
             return;
         };
         let Some(state) = self.pod_mut(pod, now) else {

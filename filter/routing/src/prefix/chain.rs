@@ -190,7 +190,9 @@ impl PromptSink for Hasher {
     fn media(&mut self, piece: &[u8]) {
         if !piece.is_empty() {
             self.begin(Piece::Media);
-            self.media.update(piece);
+            if !self.is_full() {
+                self.media.update(piece);
+            }
         }
     }
 

@@ -8,6 +8,8 @@
 //! Runs and holders stand newest first. A look-up reads the bytes where they lie; a write decodes,
 //! changes and encodes them. What does not parse ends the page: it is a memory, not a truth.
 
+use std::collections::BTreeMap;
+
 use berth_shared_state::sealed::{self, Kind};
 
 use crate::limits::{PREFIX_HOLDERS_MAX, PREFIX_PAGE_MAX_BYTES};
@@ -179,10 +181,8 @@ impl Page {
         let mut bytes: usize = self.runs.iter().map(Run::bytes).sum();
         if bytes > PAYLOAD_MAX {
             // A bit more, so that the next ones need not look.
-            while bytes > PAYLOAD_MAX - PAYLOAD_MAX / 8 {
-                let Some(at) = self.least_missed() else { break };
-                bytes -= self.runs.remove(at).bytes();
-            }
+            self.forget(bytes - (PAYLOAD_MAX - PAYLOAD_MAX / 8));
+            bytes = self.runs.iter().map(Run::bytes).sum();
         }
         let mut payload = Vec::with_capacity(bytes);
         for run in &self.runs {
@@ -200,11 +200,24 @@ impl Page {
         sealed::seal_bytes(Kind::Prefix, &payload).unwrap_or_default()
     }
 
-    /// The oldest run of the prefix and newest holder that have the most runs.
-    fn least_missed(&self) -> Option<usize> {
+    /// Drops at least so many bytes: each time the oldest run of the prefix and newest holder that have the most.
+    /// A client may fill a page with its smallest runs, so runs are counted once and not for each other.
+    fn forget(&mut self, bytes: usize) {
         let owner = |run: &Run| (run.check, run.holders.first().map(|holder| holder.tag));
-        let count = |run: &Run| self.runs.iter().filter(|other| owner(other) == owner(run)).count();
-        // The last of equals is the oldest.
-        (0..self.runs.len()).max_by_key(|at| self.runs.get(*at).map_or(0, count))
+        let mut counts: BTreeMap<_, usize> = BTreeMap::new();
+        for run in &self.runs {
+            *counts.entry(owner(run)).or_default() += 1;
+        }
+        let mut dropped = 0;
+        while dropped < bytes {
+            let count = |at: &usize| self.runs.get(*at).and_then(|run| counts.get(&owner(run)));
+            // The last of equals is the oldest.
+            let Some(at) = (0..self.runs.len()).max_by_key(count) else {
+                return;
+            };
+            let run = self.runs.remove(at);
+            dropped += run.bytes();
+            counts.entry(owner(&run)).and_modify(|count| *count -= 1);
+        }
     }
 }

@@ -13,6 +13,10 @@ pub struct BodyReader {
     /// The path alone asks for a stream (/generate_stream).
     stream: bool,
     bound: usize,
+    /// Bytes fed so far.
+    read: u64,
+    /// What the head says the body has.
+    declared: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -31,6 +35,8 @@ impl BodyReader {
             format,
             stream: false,
             bound: usize::MAX,
+            read: 0,
+            declared: None,
         }
     }
 
@@ -42,6 +48,8 @@ impl BodyReader {
             format: Format::Multipart(Box::new(Multipart::new(api, boundary))),
             stream: false,
             bound: usize::MAX,
+            read: 0,
+            declared: None,
         }
     }
 
@@ -50,9 +58,13 @@ impl BodyReader {
         Self { stream, ..self }
     }
 
-    /// At most so many bytes may be held.
-    pub(super) fn bounded(self, bound: usize) -> Self {
-        Self { bound, ..self }
+    /// At most so many bytes may be held, of as many as the head declares.
+    pub(super) fn bounded(self, bound: usize, declared: Option<u64>) -> Self {
+        Self {
+            bound,
+            declared,
+            ..self
+        }
     }
 
     /// Bytes of the body after which it is decided by what was read, [`Self::facts`].
@@ -69,6 +81,7 @@ impl BodyReader {
 
     /// Reads the next chunk. Any split of a body gives the same facts.
     pub fn feed(&mut self, chunk: &[u8], sink: &mut impl PromptSink) {
+        self.read = self.read.saturating_add(chunk.len() as u64);
         match &mut self.format {
             Format::Json(json) => {
                 let (scanner, walk) = &mut **json;
@@ -88,13 +101,23 @@ impl BodyReader {
         Facts {
             complete,
             malformed: !complete,
-            ..self.facts()
+            ..self.so_far()
         }
     }
 
-    /// The facts so far, for a body that is cut at the hold bound: never `complete`.
+    /// The facts so far, for a body that is cut at the hold bound: never `complete`. Of a declared length, the
+    /// part that was not read counts as text like the part that was.
     #[must_use]
     pub fn facts(&self) -> Facts {
+        let mut facts = self.so_far();
+        let unread = self.declared.unwrap_or(0).saturating_sub(self.read);
+        let scaled = |bytes: u64| bytes + (bytes as f64 * (unread as f64 / self.read.max(1) as f64)) as u64;
+        facts.prompt.ascii_bytes = scaled(facts.prompt.ascii_bytes);
+        facts.prompt.other_bytes = scaled(facts.prompt.other_bytes);
+        facts
+    }
+
+    fn so_far(&self) -> Facts {
         let (found, malformed) = match &self.format {
             Format::Json(json) => (&json.1.found, json.0.is_failed()),
             Format::Multipart(multipart) => (&multipart.found, multipart.is_failed()),

@@ -129,7 +129,7 @@ pub fn classify(head: &Head<'_>, hold_bytes: usize) -> HeadVerdict {
         hold_bytes
     };
     match inference(head) {
-        Ok(reader) => HeadVerdict::Hold(reader.bounded(bound)),
+        Ok(reader) => HeadVerdict::Hold(reader.bounded(bound, head.declared_length())),
         Err(reason) => HeadVerdict::Pass(reason),
     }
 }

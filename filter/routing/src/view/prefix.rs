@@ -7,7 +7,7 @@ use berth_shared_state::table::PodRow;
 use berth_shared_state::units::Tokens;
 
 use crate::decision::PodFacts;
-use crate::limits::{PREFIX_BLOCK_TOKENS, PREFIX_CAPACITY_UNKNOWN};
+use crate::limits::{KEPT_MAX_BYTES, PREFIX_BLOCK_TOKENS, PREFIX_CAPACITY_UNKNOWN};
 use crate::prefix::{Chains, Found, Index, Living, Written, tag};
 use crate::request::{Api, Facts};
 
@@ -106,9 +106,43 @@ const fn blocks(tokens: Tokens) -> u32 {
 /// Whether a request's prompt is one that engines look up: generation, with all of the prompt in the
 /// request and taken from its start.
 pub(super) fn is_cached(facts: &Facts) -> bool {
-    let generates = matches!(
-        facts.api,
-        Some(Api::Chat | Api::Completions | Api::Responses | Api::Messages | Api::Generate)
-    );
-    generates && !facts.prompt.hidden && facts.prompt.at_most.is_none()
+    let generates = facts.api.is_some_and(Api::generates);
+    let salt = facts.cache_salt.as_ref().map_or(0, String::len);
+    // A salt that was not read, or not in full, must not join what it separates.
+    generates && facts.complete && salt < KEPT_MAX_BYTES && !facts.prompt.hidden && facts.prompt.at_most.is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(change: impl Fn(&mut Facts), cached: bool) {
+        let mut facts = Facts {
+            api: Some(Api::Chat),
+            complete: true,
+            ..Facts::default()
+        };
+        change(&mut facts);
+        assert_eq!(is_cached(&facts), cached, "{facts:?}");
+    }
+
+    #[test]
+    fn a_salt_that_was_not_read_in_full_joins_nobody() {
+        let salt = |bytes| move |facts: &mut Facts| facts.cache_salt = Some("s".repeat(bytes));
+        check(|_| {}, true);
+        check(salt(KEPT_MAX_BYTES - 1), true);
+        check(salt(KEPT_MAX_BYTES), false);
+        check(|facts| facts.complete = false, false);
+    }
+
+    #[test]
+    fn only_generation_looks_prefixes_up() {
+        check(|facts| facts.api = Some(Api::Embeddings), false);
+        check(|facts| facts.api = None, false);
+        check(|facts| facts.prompt.hidden = true, false);
+    }
 }

@@ -25,11 +25,13 @@ impl Default for Share {
 }
 
 impl Share {
-    /// Takes in a new table, with what this proxy has at each pod. Idle pods say nothing.
+    /// Takes in a new table, with what this proxy has at each pod. Idle and dead pods say nothing.
     pub fn add<'a>(&mut self, pods: impl Iterator<Item = (&'a PodRow, OwnLoad)>) {
         let (mut own, mut all) = (0.0, 0.0);
         for (row, load) in pods {
-            if let (Some(running), Some(waiting)) = (row.load.running, row.load.waiting) {
+            // A pod that fails its scrapes, or whose gauges stand still, keeps its last ones.
+            let is_live = row.failures == 0 && row.trend.is_believed();
+            if let (true, Some(running), Some(waiting)) = (is_live, row.load.running, row.load.waiting) {
                 own += f64::from(load.unanswered) + f64::from(load.generating);
                 all += f64::from(running) + f64::from(waiting);
             }
@@ -48,6 +50,7 @@ impl Share {
 
 #[cfg(test)]
 mod tests {
+    use berth_shared_state::table::Trend;
     use berth_shared_state::units::UnixMillis;
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -76,6 +79,21 @@ mod tests {
         check(10, 10, 100, 0.99..=1.0);
         check(40, 10, 100, 0.25..=0.28);
         check(40, 0, 200, 0.0..=0.01);
+    }
+
+    #[test]
+    fn a_pod_that_died_busy_is_nobodys_load() {
+        let mut share = Share::default();
+        let mut dead = PodRow::unread("10.0.0.1:80".parse().unwrap(), UnixMillis(0));
+        dead.load.running = Some(40);
+        dead.load.waiting = Some(0);
+        let mut frozen = dead.clone();
+        dead.failures = 1;
+        frozen.trend = Trend::Frozen;
+        for _ in 0..1_000 {
+            share.add([(&dead, OwnLoad::default()), (&frozen, OwnLoad::default())].into_iter());
+        }
+        assert_eq!(share.own().to_bits(), 1.0_f64.to_bits());
     }
 
     #[test]

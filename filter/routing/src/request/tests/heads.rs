@@ -185,6 +185,31 @@ fn of_a_declared_length_over_the_hold_bound_only_the_start_is_held() {
 }
 
 #[test]
+fn what_was_not_read_of_a_declared_length_counts_like_what_was() {
+    let start = br#"{"model":"m","prompt":""#;
+    let length = (start.len() + 1_000_000 + 2).to_string();
+    let head = Head {
+        headers: &[
+            (":path", b"/v1/completions"),
+            ("content-type", b"application/json"),
+            ("content-length", length.as_bytes()),
+        ],
+        end_of_stream: false,
+    };
+    let HeadVerdict::Hold(mut reader) = classify(&head, 100_000) else {
+        panic!("passed");
+    };
+    reader.feed(start, &mut NoPrompt);
+    reader.feed(&vec![b'x'; reader.bound() - start.len()], &mut NoPrompt);
+    let tokens = reader.facts().prompt.estimate(4.0).0;
+    // The frame of JSON counts, too, but it is small.
+    assert!((249_000..=250_010).contains(&tokens), "{tokens}");
+    // A body that comes whole after all is what was read of it.
+    reader.feed(b"\"}", &mut NoPrompt);
+    assert_eq!(reader.finish().prompt.ascii_bytes, 65_536 - start.len() as u64);
+}
+
+#[test]
 fn a_form_that_is_too_large_is_read_as_a_form() {
     #[track_caller]
     fn check(start: &str, model: Option<&str>) {
