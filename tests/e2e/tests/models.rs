@@ -128,40 +128,97 @@ async fn the_name_comes_back_in_a_stream_that_is_not_held() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test]
-async fn a_client_does_not_choose_the_pool() -> Result<()> {
-    let mut second = pod("b", &["sql"]);
-    second.model = "large".to_owned();
-    let (first, second) = (Simulator::start(pod("a", &[])).await?, Simulator::start(second).await?);
-    let pool = |name: &str, pod: &Simulator| json!({"name": name, "discovery": {"static": [pod.address().to_string()]}, "scrape": {"interval": "200ms"}});
-    let config = json!({"pools": [pool("one", &first), pool("two", &second)], "status": {"decision_header": true}});
-    let folder = scratch("pools")?;
-    let file = folder.join("berth.json");
-    fs::write(&file, config.to_string())?;
-    // Where the proxy does not remove the header before it chooses a route, Berth makes it choose again.
-    for removes in [true, false] {
-        let (gateway, admin) = (free_port()?, free_port()?);
-        let mut yaml = render(&file, gateway, admin, &[]).await?;
-        if !removes {
-            let (before, rest) = yaml
-                .split_once("early_header_mutation_extensions:")
-                .context("not rendered")?;
-            let (_, after) = rest.split_once("http_filters:").context("not rendered")?;
-            yaml = format!("{before}http_filters:{after}");
+/// A pod for each of two pools, and what `berth render` makes of them.
+struct Two {
+    // They live as long as this.
+    _pods: [Simulator; 2],
+    config: Value,
+    name: &'static str,
+}
+
+impl Two {
+    /// Pod a has the first model; pod b the second, and the adapter `sql`. `keys` are more of pool `two`.
+    async fn start(name: &'static str, models: [&str; 2], keys: Value) -> Result<Self> {
+        let (mut first, mut second) = (pod("a", &[]), pod("b", &["sql"]));
+        (first.model, second.model) = (models[0].to_owned(), models[1].to_owned());
+        let pods = [Simulator::start(first).await?, Simulator::start(second).await?];
+        let pool = |name: &str, pod: &Simulator| json!({"name": name, "discovery": {"static": [pod.address().to_string()]}, "scrape": {"interval": "200ms"}});
+        let mut two = pool("two", &pods[1]);
+        for (key, value) in keys.as_object().into_iter().flatten() {
+            two[key] = value.clone();
         }
-        chooses_no_pool(&Envoy::start(&folder, &yaml, gateway, admin, &[]).await?).await?;
+        let config = json!({"pools": [pool("one", &pods[0]), two], "status": {"decision_header": true}});
+        Ok(Self {
+            _pods: pods,
+            config,
+            name,
+        })
+    }
+
+    /// An Envoy in front of them, its configuration edited.
+    async fn envoy(&self, edit: impl Fn(String) -> Result<String>) -> Result<Envoy> {
+        let folder = scratch(self.name)?;
+        let file = folder.join("berth.json");
+        fs::write(&file, self.config.to_string())?;
+        let (gateway, admin) = (free_port()?, free_port()?);
+        let yaml = edit(render(&file, gateway, admin, &[]).await?)?;
+        Envoy::start(&folder, &yaml, gateway, admin, &[]).await
+    }
+}
+
+/// Waits until the adapter of the second pool is known.
+async fn both_known(envoy: &Envoy) -> Result<()> {
+    envoy
+        .until("both pools", async || {
+            let answer = envoy.client().post(CHAT, &chat("sql", "x", 2, 1)).await?;
+            Ok((answer.status, answer.pod(), answer.decision("pool")) == (200, "b", "two"))
+        })
+        .await
+}
+
+#[tokio::test]
+async fn a_route_of_the_proxy_leads_to_its_pool() -> Result<()> {
+    let two = Two::start("by-route", ["llama", "llama"], json!({"routes": ["team-b"]})).await?;
+    let route = "routes:
+                        - name: team-b
+                          match: { prefix: /, headers: [{ name: x-team, string_match: { exact: b } }] }
+                          route: { cluster: two }";
+    let envoy = two.envoy(|yaml| Ok(yaml.replacen("routes:", route, 1))).await?;
+    both_known(&envoy).await?;
+    let client = envoy.client();
+    let body = || chat("llama", "x", 2, 1).to_string().into_bytes();
+    for _ in 0..4 {
+        let led = client.send("POST", CHAT, &[JSON, ("x-team", "b")], body()).await?;
+        assert_eq!((led.pod(), led.decision("pool")), ("b", "two"));
+        let free = client.send("POST", CHAT, &[JSON], body()).await?;
+        assert_eq!(
+            (free.pod(), free.decision("pool")),
+            ("a", "one"),
+            "the first that has it"
+        );
     }
     Ok(())
 }
 
+#[tokio::test]
+async fn a_client_does_not_choose_the_pool() -> Result<()> {
+    let two = Two::start("pools", ["llama", "large"], json!({})).await?;
+    // Where the proxy does not remove the header before it chooses a route, Berth makes it choose again.
+    let early = |yaml: String| {
+        let (before, rest) = yaml
+            .split_once("early_header_mutation_extensions:")
+            .context("not rendered")?;
+        let (_, after) = rest.split_once("http_filters:").context("not rendered")?;
+        Ok(format!("{before}http_filters:{after}"))
+    };
+    chooses_no_pool(&two.envoy(Ok).await?).await?;
+    chooses_no_pool(&two.envoy(early).await?).await?;
+    Ok(())
+}
+
 async fn chooses_no_pool(envoy: &Envoy) -> Result<()> {
+    both_known(envoy).await?;
     let client = envoy.client();
-    envoy
-        .until("both pools", async || {
-            let answer = client.post(CHAT, &chat("sql", "x", 2, 1)).await?;
-            Ok((answer.status, answer.pod(), answer.decision("pool")) == (200, "b", "two"))
-        })
-        .await?;
     // Also where Berth looks at nothing, so that the route is chosen by what the client sent.
     let spoofed = (names::POOL, "two");
     type Case<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)], Vec<u8>);
