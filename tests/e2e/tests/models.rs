@@ -18,10 +18,15 @@ use tokio::sync::mpsc;
 use crate::support::{CHAT, JSON, chat, hash, pod, pods, streamed};
 
 /// The body that a pod must get in place of the client's.
-fn rewritten(body: &Value) -> Vec<u8> {
-    body.to_string()
-        .replace("\"model\":\"gpt\"", "\"model\":\"llama\"")
-        .into_bytes()
+fn rewritten(body: &str) -> Vec<u8> {
+    body.replace("\"model\":\"gpt\"", "\"model\":\"llama\"").into_bytes()
+}
+
+/// A chat with an image of so many bytes.
+fn image(bytes: usize) -> String {
+    let url = format!("data:image/png;base64,{}", "iVBORw0K".repeat(bytes / 8));
+    let content = json!([{"type": "image_url", "image_url": {"url": url}}]);
+    format!(r#""messages":[{{"role":"user","content":{content}}}],"max_tokens":1"#)
 }
 
 fn alias() -> Value {
@@ -38,22 +43,24 @@ async fn a_name_is_replaced_on_the_way_and_comes_back() -> Result<()> {
         )
         .start()
         .await?;
-    // 2 MB: many reads of the proxy, and the name stands behind them.
-    let image = format!("data:image/png;base64,{}", "iVBORw0K".repeat(250_000));
-    let content = json!([{"type": "image_url", "image_url": {"url": image}}]);
-    let long = json!({"messages": [{"role": "user", "content": content}], "max_tokens": 1, "model": "gpt"});
-    let bodies = [chat("gpt", "short", 20, 4), long];
+    let bodies = [
+        chat("gpt", "short", 20, 4).to_string(),
+        // Many reads of the proxy, and the name stands behind them.
+        format!(r#"{{{},"model":"gpt"}}"#, image(2 << 20)),
+        // More than may be held, and the name stands in its start.
+        format!(r#"{{"model":"gpt",{}}}"#, image(17 << 20)),
+    ];
     for (client, protocol) in [(rig.client(), "HTTP/1.1"), (Client::http2(rig.envoy.gateway), "HTTP/2")] {
         for body in &bodies {
-            let sent = body.to_string().into_bytes();
             let packed = ("accept-encoding", "gzip");
+            let sent = body.clone().into_bytes();
             let answer = client.send("POST", CHAT, &[JSON, packed], sent).await?;
             arrived(&rig, protocol, body, &answer)?;
         }
     }
     // A body that ends with trailers is decided when they come.
     let (sender, frames) = mpsc::unbounded_channel();
-    for piece in bodies[0].to_string().as_bytes().chunks(30) {
+    for piece in bodies[0].as_bytes().chunks(30) {
         sender.send(Frame::data(Bytes::copy_from_slice(piece)))?;
     }
     let mut trailers = HeaderMap::new();
@@ -71,7 +78,8 @@ async fn a_name_is_replaced_on_the_way_and_comes_back() -> Result<()> {
         };
         rig.pod(name)?.set_fault(fault).await;
     }
-    let answer = rig.client().post(CHAT, &bodies[0]).await?;
+    let sent = bodies[0].clone().into_bytes();
+    let answer = rig.client().send("POST", CHAT, &[JSON], sent).await?;
     arrived(&rig, "retried", &bodies[0], &answer)?;
     // What was not replaced stays: the answer, its length, and its coding.
     let answer = rig.client().post(CHAT, &chat("llama", "itself", 20, 1)).await?;
@@ -81,7 +89,7 @@ async fn a_name_is_replaced_on_the_way_and_comes_back() -> Result<()> {
 }
 
 /// The pod got the target's name and the same bytes else; the client sees its own name.
-fn arrived(rig: &berth_tests_e2e::rig::Rig, case: &str, body: &Value, answer: &Answer) -> Result<()> {
+fn arrived(rig: &berth_tests_e2e::rig::Rig, case: &str, body: &str, answer: &Answer) -> Result<()> {
     ensure!(answer.status == 200, "{case}: {} {}", answer.status, answer.text());
     assert_eq!(answer.json()["model"], "gpt", "{case}: {}", answer.text());
     ensure!(!answer.text().contains("llama"), "{case}: {}", answer.text());
