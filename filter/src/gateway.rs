@@ -8,7 +8,7 @@ use berth_filter_routing::ledger::Outcome;
 use berth_filter_routing::prefix::{Blocks, Hasher};
 use berth_filter_routing::request::{Api, Facts, ModelsQuestion, PassReason};
 use berth_filter_routing::view::{Counts, Request, Steering, View};
-use berth_shared_state::config::{BodyMode, Config};
+use berth_shared_state::config::{BodyMode, Config, Pool};
 use berth_shared_state::limits::TICK;
 use berth_shared_state::names;
 use berth_shared_state::pod::PodAddress;
@@ -90,7 +90,20 @@ impl Gateway {
 
     /// Steering inputs from the headers that the config trusts.
     pub fn steering(&self, headers: &[(&str, &[u8])]) -> Steering {
-        Steering::from_headers(&self.config.trust, headers.iter().copied())
+        Steering {
+            pool: self.pool_by_route(),
+            ..Steering::from_headers(&self.config.trust, headers.iter().copied())
+        }
+    }
+
+    /// The pool to which the proxy's own route leads, by its name.
+    fn pool_by_route(&self) -> Option<usize> {
+        if self.config.pools.iter().all(|pool| pool.routes.is_empty()) {
+            return None;
+        }
+        let route = host::property(&["xds", "route_name"]).ok()?;
+        let leads = |pool: &Pool| pool.routes.iter().any(|name| name.as_bytes() == route);
+        self.config.pools.iter().position(leads)
     }
 
     /// Whether the proxy's routes lead by the pool.

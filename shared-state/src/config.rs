@@ -99,6 +99,8 @@ pub struct Pool {
     pub name: String,
     /// Base names this pool serves, in addition to what its pods list.
     pub models: Vec<String>,
+    /// Names of the proxy's routes that lead here whatever the model. No other pool has them.
+    pub routes: Vec<String>,
     /// The engine; `None` = detect per scrape.
     pub engine: Option<Engine>,
     /// How the pods are found.

@@ -271,6 +271,8 @@ pub const REWRITES_MAX: usize = 1024;
 pub const REWRITE_TARGETS_MAX: usize = 16;
 /// Largest weight of a target, as peers have it.
 pub const REWRITE_WEIGHT_MAX: u32 = 1_000_000;
+/// Routes of the proxy that lead to one pool.
+pub const POOL_ROUTES_MAX: usize = 64;
 /// Names that the list of models leaves out.
 pub const HIDDEN_NAMES_MAX: usize = 1024;
 /// Models in an answer to GET /v1/models: the names of one full table, about 1 MB.

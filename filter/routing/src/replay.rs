@@ -28,7 +28,7 @@ use serde::Serialize;
 use crate::decision::{Action, Decision, Why, explain};
 use crate::ledger::Outcome;
 use crate::prefix::{Blocks, Hasher};
-use crate::request::{Facts, Head, HeadVerdict, ModelsQuestion, PassReason, asks_for_models, classify};
+use crate::request::{Facts, Head, HeadVerdict, PassReason, asks_for_models, classify};
 use crate::view::{self, Steering, View};
 use event::{Answer, Event, Id, Line, Request};
 
@@ -296,23 +296,22 @@ impl Replay {
         for index in 0..self.pools.len() {
             self.poll(index, poll::Event::Tick, answers);
         }
-        let headers = request
-            .headers
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.as_bytes()));
-        let steering = Steering::from_headers(&self.config.trust, headers);
+        let headers = headers(request);
+        let head = Head {
+            headers: &headers,
+            end_of_stream: request.body.is_empty(),
+        };
+        let steering = Steering::from_headers(&self.config.trust, headers.iter().copied());
         self.requests += 1;
         let worker = (self.requests as usize - 1) % self.views.len();
         let Some(view) = self.views.get_mut(worker) else {
             return;
         };
-        let facts = match read(request, self.config.body.hold_bytes) {
-            Read::Asks(question) => match view.models(&self.store, &question, self.now) {
-                Some((status, _)) => return answers.out.push(listed(&request.id, status)),
-                None => Err(PassReason::NotInference),
-            },
-            Read::Body(facts) => facts.map(|read| *read),
-        };
+        let question = asks_for_models(&head);
+        if let Some((status, _)) = question.and_then(|question| view.models(&self.store, &question, self.now)) {
+            return answers.out.push(listed(&request.id, status));
+        }
+        let facts = read(&head, request, self.config.body.hold_bytes);
         let facts = facts.and_then(|(facts, prompt)| match view.lacks_model(&facts, &steering) {
             true => Err(PassReason::BodyTooLarge),
             false => Ok((facts, prompt)),
@@ -388,32 +387,19 @@ impl Replay {
     }
 }
 
-/// What a request is.
-enum Read {
-    /// A question for models.
-    Asks(ModelsQuestion),
-    /// One to be decided, or to be passed.
-    Body(Result<Box<(Facts, Blocks)>, PassReason>),
+/// Names and values of the head.
+fn headers(request: &Request) -> Vec<(&str, &[u8])> {
+    let path = request.path.iter().map(|path| (":path", path.as_bytes()));
+    let others = request.headers.iter();
+    path.chain(others.map(|(name, value)| (name.as_str(), value.as_bytes())))
+        .collect()
 }
 
 /// What the glue does with a head and a body that comes in one piece.
-fn read(request: &Request, hold_bytes: usize) -> Read {
-    let path = request.path.iter().map(|path| (":path", path.as_bytes()));
-    let others = request
-        .headers
-        .iter()
-        .map(|(name, value)| (name.as_str(), value.as_bytes()));
-    let headers: Vec<(&str, &[u8])> = path.chain(others).collect();
+fn read(head: &Head<'_>, request: &Request, hold_bytes: usize) -> Result<(Facts, Blocks), PassReason> {
     let body = request.body.as_bytes();
-    let head = Head {
-        headers: &headers,
-        end_of_stream: body.is_empty(),
-    };
-    if let Some(question) = asks_for_models(&head) {
-        return Read::Asks(question);
-    }
-    let mut reader = match classify(&head, hold_bytes) {
-        HeadVerdict::Pass(reason) => return Read::Body(Err(reason)),
+    let mut reader = match classify(head, hold_bytes) {
+        HeadVerdict::Pass(reason) => return Err(reason),
         HeadVerdict::Hold(reader) => reader,
     };
     let held = body.get(..reader.bound()).unwrap_or(body);
@@ -424,7 +410,7 @@ fn read(request: &Request, hold_bytes: usize) -> Read {
     } else {
         reader.facts()
     };
-    Read::Body(Ok(Box::new((facts, hasher.finish()))))
+    Ok((facts, hasher.finish()))
 }
 
 /// An id as a person types it: a string without its quotes.

@@ -170,7 +170,7 @@ impl View {
     #[must_use]
     pub fn lacks_model(&self, facts: &Facts, steering: &Steering) -> bool {
         let unread = !facts.complete && !facts.malformed && facts.model.is_none() && !facts.model_too_long;
-        unread && steering.model.is_none() && self.config.pools.len() > 1
+        unread && steering.model.is_none() && steering.pool.is_none() && self.config.pools.len() > 1
     }
 
     /// Decides, and books the request where it is routed.
@@ -179,7 +179,10 @@ impl View {
         let asked = model_of(request);
         let target = rewritten(&config, request, &mut self.rng);
         let model = target.or(asked);
-        let index = self.choose_pool(store, model, now);
+        let index = match request.steering.pool {
+            Some(pool) => pool,
+            None => self.choose_pool(store, model, now),
+        };
         // The ledger first: a new table is taken in beside what is in flight now.
         if let Some(view) = self.pools.get_mut(index) {
             self.counts.ledger(view.ledger.refresh(store, now));

@@ -159,6 +159,7 @@ fn pool_of(pool: &Record) -> Pool {
     Pool {
         name: pool.name("name"),
         models: pool.words("models"),
+        routes: pool.words("routes"),
         engine: pool.choice("engine"),
         discovery,
         allow,

@@ -6,7 +6,7 @@
 mod discovery;
 
 use super::schema::{Field, Kind, List, Preset, Section};
-use super::values::{CLUSTER, HEADER_NAME, MODEL_NAME, PATH, POOL_NAME, TextRule, VARIABLE};
+use super::values::{CLUSTER, HEADER_NAME, MODEL_NAME, PATH, POOL_NAME, ROUTE, TextRule, VARIABLE};
 use crate::limits;
 use crate::names;
 use discovery::DISCOVERY;
@@ -127,6 +127,17 @@ static POOL: Section = Section {
             }),
             Preset::Empty,
             "Base names that this pool serves, in addition to what its pods' /v1/models say. Empty: learned from the pods alone.",
+        ),
+        field(
+            "routes",
+            Kind::List(&List {
+                of: Kind::Text(&ROUTE),
+                noun: "different route names",
+                min: 0,
+                max: limits::POOL_ROUTES_MAX,
+            }),
+            Preset::Empty,
+            "Names of Envoy routes (`name:` of the route) whose requests go to this pool whatever model they name: one pool for a virtual host, a listener or a team. What the pool does not have is 404 there, though another has it.",
         ),
         field(
             "engine",

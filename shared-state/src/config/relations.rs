@@ -23,6 +23,7 @@ pub(super) fn check(document: &Record, report: &mut Report) {
         let Is::Record(pool) = &pool.is else { continue };
         name(index, pool, &mut seen, report);
         models(index, pool, &mut seen, report);
+        routes(index, pool, &mut seen, report);
         staleness(index, pool, report);
         let Some(Is::Record(discovery)) = is(pool, "discovery") else {
             continue;
@@ -38,6 +39,7 @@ pub(super) fn check(document: &Record, report: &mut Report) {
 struct Seen<'a> {
     names: HashMap<&'a str, usize>,
     models: HashMap<&'a str, usize>,
+    routes: HashMap<&'a str, usize>,
     addresses: HashMap<SocketAddr, (usize, usize)>,
     clusters: HashMap<(&'a str, &'a str), usize>,
     lists: HashMap<Vec<String>, usize>,
@@ -111,6 +113,27 @@ fn models<'a>(index: usize, pool: &'a Record, seen: &mut Seen<'a>, report: &mut 
             }
             None => {
                 seen.models.insert(name, index);
+            }
+        }
+    }
+}
+
+fn routes<'a>(index: usize, pool: &'a Record, seen: &mut Seen<'a>, report: &mut Report) {
+    for (place, at, route) in words(pool, "routes", "") {
+        match seen.routes.get(route) {
+            // Twice in one list is an error of that list.
+            Some(first) if *first == index => {}
+            Some(first) => {
+                let rule = format!("must lead to one pool only; pools[{first}] has it too");
+                report.add(
+                    at,
+                    format!("pools[{index}].routes[{place}]"),
+                    format!("{route:?}"),
+                    rule,
+                );
+            }
+            None => {
+                seen.routes.insert(route, index);
             }
         }
     }

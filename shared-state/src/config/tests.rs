@@ -60,6 +60,7 @@ fn the_smallest_document_has_every_default() {
         pools: vec![Pool {
             name: "llama".to_owned(),
             models: Vec::new(),
+            routes: Vec::new(),
             engine: None,
             discovery: Discovery::Static(vec![pod("10.0.0.1:8000"), pod("10.0.0.2:8000")]),
             allow: Vec::new(),
@@ -115,7 +116,7 @@ fn every_option_reaches_the_config() {
     let config = Config::parse(
         br#"{
           "pools": [{
-            "name": "a", "models": ["m1", "m2"], "engine": "sglang",
+            "name": "a", "models": ["m1", "m2"], "routes": ["r1"], "engine": "sglang",
             "discovery": {"envoy_admin": {"cluster": "c", "admin": "adm", "interval": "3s"}},
             "scrape": {"path": "/m", "port": 9000, "interval": "2s", "timeout": "3s", "models_interval": "1m",
                        "cluster": "sc", "address_header": "x-gateway-destination-endpoint",
@@ -131,6 +132,7 @@ fn every_option_reaches_the_config() {
     .unwrap();
     let pool = &config.pools[0];
     assert_eq!(pool.models, ["m1", "m2"]);
+    assert_eq!(pool.routes, ["r1"]);
     assert_eq!(pool.engine, Some(Engine::Sglang));
     let expected = Discovery::EnvoyAdmin {
         cluster: "c".to_owned(),
@@ -483,6 +485,14 @@ fn lists_end_at_their_bounds() {
         "a list of 0 to 64",
     );
 
+    accepts("pools.0.routes", models(limits::POOL_ROUTES_MAX));
+    let at = "pools[0].routes";
+    refuses(
+        "pools.0.routes",
+        models(limits::POOL_ROUTES_MAX + 1),
+        at,
+        "a list of 0 to 64",
+    );
     let rules = |count: usize| -> Value {
         let rule = |n| json!({"from": format!("m{n}"), "to": [{"model": "m"}]});
         (0..count).map(rule).collect()
@@ -694,6 +704,8 @@ fn a_model_belongs_to_one_pool() {
     let rule = "pools[0] has it too";
     let twice = pools(json!({"models": ["m"]}), json!({"models": ["n", "m"]}));
     refuses("pools", twice, "pools[1].models[1]", rule);
+    let shared = pools(json!({"routes": ["r"]}), json!({"routes": ["s", "r"]}));
+    refuses("pools", shared, "pools[1].routes[1]", rule);
     let known = json!({"adapters": {"known": [{"name": "m"}]}});
     let at = "pools[1].adapters.known[0].name";
     refuses("pools", pools(json!({"models": ["m"]}), known), at, rule);

@@ -12,6 +12,8 @@ pub struct Steering {
     pub model: Option<String>,
     /// The session.
     pub session: Option<String>,
+    /// The pool, by its place in the config: the proxy's own route leads there.
+    pub pool: Option<usize>,
 }
 
 impl Steering {

@@ -291,12 +291,46 @@ fn a_name_longer_than_any_name_meets_the_rules_of_an_unknown_one() {
 }
 
 #[test]
+fn a_route_that_leads_to_a_pool_leaves_no_choice() {
+    let store = MemoryStore::default();
+    publish(&store, "a", "base-a", &["10.0.0.1:80"], 1);
+    publish(&store, "b", "base-b", &["10.0.1.1:80"], 1);
+    let mut view = view(TWO, 1);
+    let steering = Steering {
+        pool: Some(1),
+        ..Steering::default()
+    };
+    for (body, expected) in [(None, 0), (Some("base-b"), 0), (Some("base-a"), 404)] {
+        let facts = chat(body);
+        let request = Request {
+            id: 1,
+            facts: &facts,
+            prompt: &Blocks::default(),
+            steering: &steering,
+            in_full: false,
+        };
+        let decision = view.decide(&store, &request, at(10));
+        let status = match &decision.action {
+            Action::Reply(refusal) => refusal.status,
+            _ => 0,
+        };
+        assert_eq!((decision.why.pool.as_str(), status), ("b", expected), "{body:?}");
+    }
+    let unread = Facts {
+        complete: false,
+        ..chat(None)
+    };
+    assert!(!view.lacks_model(&unread, &steering) && view.lacks_model(&unread, &Steering::default()));
+}
+
+#[test]
 fn a_trusted_header_tells_the_model_where_the_body_does_not() {
     let store = MemoryStore::default();
     publish(&store, "b", "base-b", &["10.0.1.1:80"], 1);
     let mut view = view(TWO, 1);
     let steering = Steering {
         session: None,
+        pool: None,
         model: Some("base-b".to_owned()),
         subset: None,
     };

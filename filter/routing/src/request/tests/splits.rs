@@ -124,9 +124,17 @@ proptest! {
     #[test]
     fn spaces_and_escapes_do_not_change_facts(api in any_api(), body in any_json()) {
         let reader = BodyReader::json(api);
-        let plain = feed_all(&reader, [body.to_string().as_bytes()]);
-        prop_assert_eq!(&plain, &feed_all(&reader, [serde_json::to_string_pretty(&body).unwrap().as_bytes()]));
-        prop_assert_eq!(&plain, &feed_all(&reader, [in_ascii(&body.to_string()).as_bytes()]));
+        // The place of the model differs; what stands there does not.
+        let read = |text: &str| {
+            let mut all = feed_all(&reader, [text.as_bytes()]);
+            let at = all.0.model_at.take();
+            let name = at.map(|at| serde_json::from_slice::<String>(&text.as_bytes()[at.start..at.end]).unwrap());
+            (all, name)
+        };
+        let plain = read(&body.to_string());
+        prop_assert!(plain.1.is_none() || plain.1 == plain.0.0.model);
+        prop_assert_eq!(&plain, &read(&serde_json::to_string_pretty(&body).unwrap()));
+        prop_assert_eq!(&plain, &read(&in_ascii(&body.to_string())));
     }
 
     #[test]
