@@ -5,5 +5,6 @@ mod chaos;
 mod contract;
 mod dependencies;
 mod docs;
+mod package;
 mod scenarios;
 mod wasm;
