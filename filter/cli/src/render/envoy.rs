@@ -77,6 +77,10 @@ pub fn render(config: &Config, document: &[u8], args: &EnvoyArgs) -> anyhow::Res
         ("DESTINATION", yaml(names::DESTINATION_ENDPOINT)),
         ("ENDPOINTS", endpoints(pool, args)?),
     ];
+    if let Discovery::Kubernetes { asks, .. } | Discovery::Json { asks, .. } = &pool.discovery {
+        let cluster = &asks.cluster;
+        eprintln!("berth: add the cluster {cluster:?}, through which Berth asks for the pods (envoy-config/README.md)");
+    }
     let mut out = select(TEMPLATE, args.without_berth);
     for (name, value) in &values {
         out = out.replace(&format!("@{name}@"), value);
