@@ -29,6 +29,8 @@ pub struct Found {
     pub readiness: Readiness,
     /// Requests in flight from this proxy, as the proxy counts them.
     pub proxy_active: Option<u32>,
+    /// The proxy was given this very address: no name was resolved, no list was asked for.
+    pub given: bool,
 }
 
 impl Found {
@@ -40,6 +42,7 @@ impl Found {
             name: None,
             readiness: Readiness::Unknown,
             proxy_active: None,
+            given: false,
         }
     }
 }
@@ -124,7 +127,7 @@ impl fmt::Display for Refused {
     }
 }
 
-/// Takes out what may not be a pod ([`range::refusal`]).
+/// Takes out what may not be a pod ([`range::refusal`]). What the proxy was given may be at the own machine.
 ///
 /// # Errors
 /// When nothing is left of what was there.
@@ -132,6 +135,7 @@ pub fn admit(found: &mut Vec<Found>, allow: &[Range]) -> Result<Option<Refused>,
     let mut refused: Option<Refused> = None;
     found.retain(|pod| {
         let why = range::refusal(pod.address.socket().ip(), allow);
+        let why = why.filter(|why| *why != Refusal::Local || !pod.given || !allow.is_empty());
         if let Some(why) = why {
             let example = (pod.address, why);
             refused.get_or_insert(Refused { count: 0, example }).count += 1;
@@ -182,6 +186,7 @@ pub fn one_per_address(mut pods: Vec<Found>) -> Vec<Found> {
                 (a, b) => a.or(b),
             };
             first.name = first.name.take().or(again.name.take());
+            first.given |= again.given;
         }
         same
     });

@@ -125,6 +125,24 @@ fn a_file_is_read_by_its_name() {
 }
 
 #[test]
+fn what_is_asked_for_pods_is_told_and_no_secret() {
+    let output = validate(
+        br#"{"pools": [
+            {"name": "a", "discovery": {"kubernetes": {"cluster": "api", "namespace": "prod", "service": "llama",
+                "headers": {"authorization": {"env": "TOKEN"}}}}},
+            {"name": "b", "discovery": {"json": {"cluster": "inventory", "path": "/pods", "interval": "5s"}}}]}"#,
+    );
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    for line in [
+        "pool a: the EndpointSlices of prod/llama, asked of cluster api every 2s;",
+        "  discovery sends authorization from the variable TOKEN\n",
+        "pool b: the list at /pods of cluster inventory, read every 5s;",
+    ] {
+        assert!(printed.contains(line), "{printed}");
+    }
+}
+
+#[test]
 fn help_has_an_example() {
     let output = Command::new(env!("CARGO_BIN_EXE_berth"))
         .args(["validate", "--help"])

@@ -69,6 +69,7 @@ pub fn read(page: &[u8], cluster: &str) -> Result<Vec<Found>, DiscoveryError> {
             name,
             readiness: host.health_status.readiness(),
             proxy_active: Some(host.stats.rq_active),
+            given: host.is_given(),
         })
     });
     Ok(one_per_address(pods.collect()))
@@ -133,6 +134,13 @@ struct Health<'a> {
 }
 
 impl Host<'_> {
+    /// Hosts that came of a name carry it. Those of EDS and of a list in the configuration do not, unless somebody
+    /// gave them one; a configured address is its own name.
+    fn is_given(&self) -> bool {
+        let address = self.address.socket_address.as_ref();
+        self.hostname.is_empty() || address.is_some_and(|socket| socket.address == self.hostname)
+    }
+
     fn address(&self) -> Option<PodAddress> {
         let socket = self.address.socket_address.as_ref()?;
         let ip: IpAddr = socket.address.parse().ok()?;

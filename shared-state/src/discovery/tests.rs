@@ -12,6 +12,7 @@ fn found(text: &str, readiness: Readiness, proxy_active: Option<u32>) -> Found {
     Found {
         readiness,
         proxy_active,
+        given: true,
         ..Found::at(address(text))
     }
 }
@@ -172,6 +173,49 @@ fn a_name_is_kept_where_it_tells_pods_apart() {
     let pods = envoy_admin::read(&page(&[cluster("c", &hosts)]), "c").unwrap();
     let names: Vec<_> = pods.iter().map(|pod| pod.name.as_deref()).collect();
     assert_eq!(names, [None, None, Some("p3"), None]);
+}
+
+#[test]
+fn a_host_that_came_of_a_name_was_not_given() {
+    #[track_caller]
+    fn check(ip: &str, hostname: &str, expected: bool) {
+        let host = format!(
+            r#"{{"address":{{"socket_address":{{"address":"{ip}","port_value":80}}}},"hostname":"{hostname}"}}"#
+        );
+        let pods = envoy_admin::read(&page(&[cluster("c", &[host])]), "c").unwrap();
+        assert_eq!(pods[0].given, expected, "{ip} {hostname}");
+    }
+    check("127.0.0.1", "llama.prod.svc", false);
+    check("127.0.0.1", "localhost", false);
+    check("127.0.0.1", "127.0.0.1", true);
+    check("fd00::1", "fd00::1", true);
+    check("127.0.0.1", "", true);
+}
+
+#[test]
+fn what_was_given_may_be_at_the_own_machine() {
+    #[track_caller]
+    fn check(given: bool, ip: &str, allow: &[&str], left: usize) {
+        let there = Found::at(address("10.0.0.1:80"));
+        let asked = Found {
+            given,
+            ..Found::at(address(ip))
+        };
+        let allow: Vec<Range> = allow.iter().map(|range| range.parse().unwrap()).collect();
+        let mut pods = vec![there, asked];
+        let refused = admit(&mut pods, &allow).unwrap();
+        assert_eq!(
+            (pods.len(), refused.is_some()),
+            (left, left == 1),
+            "{given} {ip} {allow:?}"
+        );
+    }
+    check(true, "127.0.0.1:80", &[], 2);
+    check(false, "127.0.0.1:80", &[], 1);
+    check(true, "127.0.0.1:80", &["10.0.0.0/8"], 1);
+    check(false, "127.0.0.1:80", &["10.0.0.0/8", "127.0.0.0/8"], 2);
+    check(true, "224.0.0.1:80", &[], 1);
+    check(true, "240.240.0.1:80", &[], 1);
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::pages::Names;
 use crate::support::{CHAT, busy, chat, full, idle, lands, pod, pods, routed, streamed};
 
 fn admin() -> serde_json::Value {
-    json!({"discovery": {"envoy_admin": {"cluster": "pods", "interval": "200ms", "allow": ["127.0.0.0/8"]}}})
+    json!({"discovery": {"envoy_admin": {"cluster": "pods", "interval": "200ms"}}})
 }
 
 /// The endpoint as it is rendered for `--dns 127.0.0.1:1`.
@@ -113,8 +113,10 @@ async fn the_addresses_of_a_headless_service_come_and_go() -> Result<()> {
 ",
         names.address.port()
     );
+    let mut pool = admin();
+    pool["discovery"]["envoy_admin"]["allow"] = json!(["127.0.0.0/8"]);
     let rig = Setup::new("headless", three)
-        .pool(admin())
+        .pool(pool)
         .render(&["--dns", &format!("llama.prod.svc.cluster.test:{port}")])
         .edit("      type: STRICT_DNS\n", &resolver)
         .unread()

@@ -1,12 +1,13 @@
 //! Pods that the Kubernetes API or a plain list names, coming and going under traffic.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, ensure};
 use berth_tests_e2e::client::Client;
-use berth_tests_e2e::envoy::{free_port, scratch};
+use berth_tests_e2e::envoy::{free_port, root, scratch, validate};
 use berth_tests_e2e::rig::{Rig, Setup};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -205,9 +206,35 @@ async fn the_pods_of_a_kubernetes_service_come_and_go_under_traffic() -> Result<
     traffic.ends_well(&["a", "b", "c"]).await
 }
 
+/// Somebody's certificate.
+const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----
+MIIBgTCCASegAwIBAgIUJ71zV355VkrWk0f60mZ914mmzQAwCgYIKoZIzj0EAwIw
+FTETMBEGA1UEAwwKYmVydGggdGVzdDAgFw0yNjExMzAxMzMxMjRaGA8yMTI2MTEw
+NjEzMzEyNFowFTETMBEGA1UEAwwKYmVydGggdGVzdDBZMBMGByqGSM49AgEGCCqG
+SM49AwEHA0IABKFn0UHI1TVdr1Ycd4XlnSSzoOPVJ17UC2IaWrsLoDAtx8cF8Kq8
+0f3AP4SwNP1yNd3/AHBfZC7ZG+WTiC3/XP6jUzBRMB0GA1UdDgQWBBTlCAS6KO9X
+BV2aLcwwee53zBgzKDAfBgNVHSMEGDAWgBTlCAS6KO9XBV2aLcwwee53zBgzKDAP
+BgNVHRMBAf8EBTADAQH/MAoGCCqGSM49BAMCA0gAMEUCIQDc9QELTAym8y3EjVIp
+jx0MYMvQJyql0xTEhc+TRglWnAIgf8qmzTjEXRzwjqv4Cutlsmd3IqLKw5Jij1/x
+nwKUlRw=
+-----END CERTIFICATE-----
+";
+
+/// The cluster of envoy-config/kubernetes-api.yaml without TLS, and at another address.
+fn plain(cluster: &str, address: SocketAddr) -> Result<String> {
+    let at = |ip: &str, port: u16| format!("address: {ip}, port_value: {port}");
+    let (from, to) = (at("kubernetes.default.svc", 443), at("127.0.0.1", address.port()));
+    ensure!(cluster.contains(&from));
+    let (before, rest) = cluster.split_once("      transport_socket:").context("no TLS")?;
+    let (_, after) = rest
+        .split_once("      typed_extension_protocol_options:")
+        .context("no options")?;
+    Ok(format!("{before}      typed_extension_protocol_options:{after}").replace(&from, &to))
+}
+
 /// Service account tokens are renewed every hour. The cluster itself reads them from their file.
 #[tokio::test]
-async fn a_renewed_token_is_taken_from_its_file() -> Result<()> {
+async fn the_example_for_the_kubernetes_api_takes_a_renewed_token_from_its_file() -> Result<()> {
     let server = Pages::start(|_| (500, String::new())).await?;
     let folder = scratch("token")?;
     let file = folder.join("token");
@@ -217,51 +244,37 @@ async fn a_renewed_token_is_taken_from_its_file() -> Result<()> {
         fs::rename(&new, &file).context("cannot replace the token")
     };
     write("first-token")?;
-    let secret = folder.join("token.yaml");
-    fs::write(
-        &secret,
-        format!(
-            "resources:\n- \"@type\": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret\n  name: token\n  generic_secret:\n    secret: {{ filename: {:?}, watched_directory: {{ path: {:?} }} }}\n",
-            file, folder
-        ),
-    )?;
-    let injector = format!(
-        "      typed_extension_protocol_options:
-        envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
-          \"@type\": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
-          explicit_http_config: {{ http_protocol_options: {{}} }}
-          http_filters:
-            - name: envoy.filters.http.credential_injector
-              typed_config:
-                \"@type\": type.googleapis.com/envoy.extensions.filters.http.credential_injector.v3.CredentialInjector
-                overwrite: true
-                credential:
-                  name: envoy.http.injected_credentials.generic
-                  typed_config:
-                    \"@type\": type.googleapis.com/envoy.extensions.http.injected_credentials.generic.v3.Generic
-                    header: authorization
-                    header_value_prefix: \"Bearer \"
-                    credential: {{ name: token, sds_config: {{ path_config_source: {{ path: {secret:?} }} }} }}
-            - name: envoy.filters.http.upstream_codec
-              typed_config: {{ \"@type\": type.googleapis.com/envoy.extensions.filters.http.upstream_codec.v3.UpstreamCodec }}
-"
-    );
-    let plain = server.cluster("lists");
-    let block = format!(
-        "    - name: lists\n      type: STATIC\n      connect_timeout: 1s\n{injector}      load_assignment: {{ cluster_name: lists, endpoints: [{{ lb_endpoints: [{{ endpoint: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {} }} }} }} }}] }}] }}\n",
-        server.address.port()
+    let text = |file: &str| fs::read_to_string(root().join("envoy-config").join(file));
+    let account = "/var/run/secrets/kubernetes.io/serviceaccount";
+    let secret = folder.join("kubernetes-token.yaml");
+    let here = |text: String| text.replace(account, &folder.display().to_string());
+    fs::write(&secret, here(text("kubernetes-token.yaml")?))?;
+    let cluster =
+        text("kubernetes-api.yaml")?.replace("envoy-config/kubernetes-token.yaml", &secret.display().to_string());
+    let cluster: String = cluster.lines().map(|line| format!("    {line}\n")).collect();
+    let plain = plain(&cluster, server.address)?;
+    let node = (
+        "admin:\n  address",
+        "node: { id: e2e, cluster: e2e }\nadmin:\n  address",
     );
     let discovery = json!({"kubernetes": {
-        "cluster": "lists", "namespace": "prod", "service": "llama", "ports": ["http"], "interval": "200ms",
+        "cluster": "kubernetes_api", "namespace": "prod", "service": "llama", "ports": ["http"], "interval": "200ms",
         "allow": ["127.0.0.0/8"],
     }});
     let (rig, ports) = rig("token-rig", &server, discovery, |setup| {
-        setup.edit(&plain, &block).edit(
-            "admin:\n  address",
-            "node: { id: e2e, cluster: e2e }\nadmin:\n  address",
-        )
+        let clusters = format!("  clusters:\n{plain}");
+        setup.edit("  clusters:\n", &clusters).edit(node.0, node.1)
     })
     .await?;
+    // As it stands, with TLS, Envoy takes it too.
+    let (running, with_tls) = (
+        fs::read_to_string(rig.folder.join("envoy.yaml"))?,
+        folder.join("tls.yaml"),
+    );
+    ensure!(running.contains(&plain));
+    fs::write(folder.join("ca.crt"), CERTIFICATE)?;
+    fs::write(&with_tls, running.replace(&plain, &here(cluster)))?;
+    validate(&with_tls).await?;
     server.answer(api(TOKEN, vec![slice("a", ports[0], READY)]));
     knows(&rig, 1).await?;
     server.answer(api(

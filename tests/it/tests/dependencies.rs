@@ -23,7 +23,7 @@ fn packages(metadata: &Value) -> &Vec<Value> {
 }
 
 /// Names of everything that `root` is built from for wasm32-wasip1, dev-dependencies left out.
-fn tree(root: &str) -> Vec<String> {
+pub fn tree(root: &str) -> Vec<String> {
     let output = Command::new(env!("CARGO"))
         .args([
             "tree",

@@ -7,5 +7,6 @@ mod dependencies;
 mod docs;
 mod hand_over;
 mod manifests;
+mod package;
 mod scenarios;
 mod wasm;

@@ -74,6 +74,14 @@ pub fn render(config: &Config, document: &[u8], args: &EnvoyArgs) -> anyhow::Res
         ("ENVIRONMENT", environment(pools)),
         ("DESTINATION", yaml(names::DESTINATION_ENDPOINT)),
     ];
+    for pool in pools {
+        if let Discovery::Kubernetes { asks, .. } | Discovery::Json { asks, .. } = &pool.discovery {
+            let cluster = &asks.cluster;
+            eprintln!(
+                "berth: add the cluster {cluster:?}, through which Berth asks for the pods (envoy-config/README.md)"
+            );
+        }
+    }
     let mut out = TEMPLATE.replace("@EARLY@\n", &early(pools));
     let (blocks, values) = values.split_at(2);
     for (name, value) in blocks {

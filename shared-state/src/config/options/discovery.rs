@@ -172,7 +172,7 @@ const ALLOW: Field = field(
     "allow",
     Kind::List(&RANGES),
     Preset::Empty,
-    "Addresses outside are refused, and the log says so. Empty: all may be pods but loopback, link-local, multicast and reserved ones. Loopback and link-local ones only by a range of their own (`127.0.0.0/8`).",
+    "Addresses outside are refused, and the log says so. Empty: all may be pods but multicast and reserved ones, and loopback and link-local ones that a name or a list brought. The latter may by a range of their own (`127.0.0.0/8`).",
 );
 
 const fn asked_headers(value: &'static Section) -> Field {

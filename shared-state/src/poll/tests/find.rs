@@ -241,7 +241,7 @@ fn refused_addresses_are_left_out_counted_and_told_once() {
 #[test]
 fn what_envoy_resolves_is_refused_alike() {
     const LOCAL: &[u8] = br#"{"cluster_statuses":[{"name":"llama","host_statuses":[
-        {"address":{"socket_address":{"address":"127.0.0.1","port_value":8000}}},
+        {"address":{"socket_address":{"address":"127.0.0.1","port_value":8000}},"hostname":"llama.test"},
         {"address":{"socket_address":{"address":"10.0.0.1","port_value":8000}}}]}]}"#;
     let answer = |target| match target {
         Target::Discovery => Reply::Says(200, LOCAL),
