@@ -19,6 +19,7 @@ use fastrand::Rng;
 
 use crate::cost::Need;
 use crate::ledger::OwnLoad;
+use crate::prefix::Beginning;
 use crate::request::Facts;
 
 mod candidates;
@@ -103,8 +104,8 @@ pub struct Ask<'a> {
     pub output: Tokens,
     /// Prompts, at least 1.
     pub prompts: u32,
-    /// Hash of the prompt's start, on which proxies agree; `None` = too short, or nothing engines cache.
-    pub start: Option<u64>,
+    /// How the prompt begins, on which proxies agree; `None` = too short, or nothing engines cache.
+    pub start: Option<Beginning>,
 }
 
 impl<'a> Ask<'a> {

@@ -27,11 +27,11 @@ use berth_shared_state::store::SharedData;
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use fastrand::Rng;
 
-use crate::cost::AGREED_BLOCKS;
+use crate::cost::HOME_SHARE;
 use crate::decision::{self, Action, Ask, Booking, Decision, Naming, Reason, Why};
 use crate::ledger::{Outcome, Sent, Synced};
 use crate::limits::ASCII_BYTES_PER_TOKEN;
-use crate::prefix::{Blocks, Written, seed};
+use crate::prefix::{Beginnings, Blocks, Written, seed};
 use crate::request::Facts;
 use pool::PoolView;
 pub use pool::TableError;
@@ -96,6 +96,7 @@ pub struct View {
     pools: Vec<PoolView>,
     rng: Rng,
     routed: BTreeMap<u64, Routed>,
+    beginnings: Beginnings,
     counts: Counts,
 }
 
@@ -113,6 +114,7 @@ impl View {
             config,
             rng: Rng::with_seed(seed),
             routed: BTreeMap::new(),
+            beginnings: Beginnings::default(),
             counts: Counts::default(),
         }
     }
@@ -170,6 +172,10 @@ impl View {
                 request.prompt.chains(seed(model.unwrap_or_default(), salt))
             });
         let found = view.look_up(store, chains.as_ref(), &mut pods);
+        let popular = HOME_SHARE / pods.len().max(1) as f64;
+        let start = chains
+            .as_ref()
+            .and_then(|chains| self.beginnings.beginning(chains, popular));
         let input = decision::Input {
             pool,
             snapshot: view.snapshot(),
@@ -177,7 +183,7 @@ impl View {
             facts: view.facts(),
             ask: Ask {
                 model,
-                start: chains.as_ref().and_then(|chains| chains.start(AGREED_BLOCKS)),
+                start,
                 ..Ask::new(request.facts, ASCII_BYTES_PER_TOKEN, pool)
             },
             subset: request.steering.subset.as_deref(),

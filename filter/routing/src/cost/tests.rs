@@ -27,7 +27,7 @@ fn priced(pods: Vec<Pod>) -> Terms {
         now: NOW,
         avoid: true,
     };
-    terms(&facts[0], Stage::of(&facts[0]), &NEED, 0.0, 0.0, &question)
+    terms(&facts[0], Stage::of(&facts[0]), &NEED, 0.0, Others::default(), &question)
 }
 
 fn bent(bend: impl Fn(&mut Pod)) -> Pod {
@@ -49,40 +49,55 @@ fn the_queue_is_our_own_in_tokens_and_others_in_requests() {
         pod.own.unanswered_tokens = Tokens(3_200);
         pod.own.unanswered_at_sample = 2;
     });
-    // 3,200 tokens of ours; 5 - 2 of others, each like ours: 1,600.
-    near(priced(vec![pod]).queue, (3_200.0 + 3.0 * 1_600.0) / 8.0);
+    // 3,200 tokens of ours; 5 - 2 of others, each like ours: 1,600. Theirs were read half a second ago.
+    near(priced(vec![pod]).queue, 3_200.0 / 8.0 + 3.0 * 1_600.0 / 8.0 - 500.0);
 }
 
 #[test]
 fn what_we_sent_after_the_sample_is_not_taken_out_of_it() {
     let pod = bent(|pod| {
-        pod.load(0, 5, 0.0).unanswered(1, 800);
+        pod.load(0, 10, 0.0).unanswered(1, 800);
     });
-    near(priced(vec![pod]).queue, (800.0 + 5.0 * 800.0) / 8.0);
+    near(priced(vec![pod]).queue, 800.0 / 8.0 + 10.0 * 800.0 / 8.0 - 500.0);
+}
+
+#[test]
+fn what_others_had_queued_is_done_by_and_by() {
+    #[track_caller]
+    fn check(read: u64, expected: f64) {
+        let pod = bent(|pod| {
+            pod.load(0, 10, 0.0).row.scraped_at = Some(ago(read));
+        });
+        near(priced(vec![pod]).queue, expected);
+    }
+    // Ten times 100 ms.
+    check(0, 1_000.0);
+    check(400, 600.0);
+    check(2_000, 0.0);
 }
 
 #[test]
 fn queued_requests_of_others_have_the_size_that_the_counters_show() {
     let pod = bent(|pod| {
-        pod.load(0, 4, 0.0).unanswered(1, 800);
+        pod.load(0, 14, 0.0).unanswered(1, 800);
         pod.row.rates.prompt_tokens = Some(6_000.0);
         pod.row.rates.cached_prompt_tokens = Some(2_000.0);
         pod.row.rates.requests = Some(10.0);
     });
-    near(priced(vec![pod]).queue, (800.0 + 4.0 * 400.0) / 8.0);
+    near(priced(vec![pod]).queue, 800.0 / 8.0 + 14.0 * 400.0 / 8.0 - 500.0);
 }
 
 #[test]
-fn harm_grows_with_the_batch() {
+fn harm_grows_with_the_batch_and_with_those_who_wait() {
     let pod = bent(|pod| {
         pod.load(10, 0, 0.0);
         pod.own.generating = 4; // Part of the ten.
     });
     near(priced(vec![pod]).harm, 0.1 * 100.0 * 10.0 + 2.0 * 10.0);
     let pod = bent(|pod| {
-        pod.load(10, 0, 0.0).unanswered(2, 0); // On top of the ten.
+        pod.load(10, 3, 0.0).unanswered(2, 0); // On top of the ten, and of the three.
     });
-    near(priced(vec![pod]).harm, 0.1 * 100.0 * 12.0 + 2.0 * 12.0);
+    near(priced(vec![pod]).harm, 100.0 * 5.0 + 0.1 * 100.0 * 12.0 + 2.0 * 12.0);
 }
 
 #[test]

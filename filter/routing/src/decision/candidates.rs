@@ -12,7 +12,7 @@ use fastrand::Rng;
 
 use super::serving::{self, Can, Name, Naming, Serving};
 use super::{Action, Booking, Considered, Decision, Input, Note, PodFacts, Reason, Rung, Why, pick};
-use crate::cost::{self, BELIEF, Fleet, Need, QUEUES_ALIKE, Question, Stage, Terms, Tier};
+use crate::cost::{self, BELIEF, Fleet, HOME_SHARE, Need, Others, QUEUES_ALIKE, Question, Since, Stage, Terms, Tier};
 
 /// The addresses of a subset hint.
 #[derive(Debug)]
@@ -51,18 +51,21 @@ pub struct Candidate<'a> {
     pub need: Need,
     pub terms: Terms,
     pub cost: f64,
+    /// Proxies agree on it for prompts that begin like this one.
+    pub is_home: bool,
 }
 
-/// The highest bidder for a key: the pod that proxies agree on without talking.
+/// The highest bidders for a key: the pods that proxies agree on without talking.
 #[derive(Clone, Copy, Debug)]
 struct Home {
     key: u64,
+    /// The lowest bid of them.
     bid: u64,
 }
 
 impl Home {
     fn is(self, row: &PodRow) -> bool {
-        serving::bid(self.key, row) == self.bid
+        serving::bid(self.key, row) >= self.bid
     }
 }
 
@@ -118,6 +121,7 @@ impl<'a> Candidates<'a> {
                     need: Need::default(),
                     terms: Terms::default(),
                     cost: 0.0,
+                    is_home: false,
                 }),
             }
         }
@@ -212,24 +216,29 @@ impl<'a> Candidates<'a> {
         let prefix_home = self.prefix_home();
         let elsewhere = BELIEF * self.input.facts.elsewhere;
         let shared = elsewhere * self.fleet.caches();
+        let all = self.list.iter().map(|one| (one.pod, one.stage));
+        let since = Since::new(&self.fleet, self.input.facts.elsewhere, all);
         let cold_load = self.input.pool.adapters.cold_load.0 as f64;
         for one in &mut self.list {
             let adapter_lives = adapter_home.is_some_and(|home| home.is(one.pod.row) && one.pod.row.resident.is_none());
             let belief = if adapter_lives { elsewhere } else { 0.0 };
+            one.is_home = prefix_home.is_some_and(|home| home.is(one.pod.row));
             // Each engine of a pod has a cache of its own, and nobody knows which one was asked.
-            one.need = self
-                .input
-                .ask
-                .need(one.pod.cached / f64::from(one.pod.row.load.engines.max(1)));
+            let cached = one.pod.cached / f64::from(one.pod.row.load.engines.max(1));
+            let sent_there = if one.is_home { shared } else { 0.0 };
+            one.need = self.input.ask.need(cached.max(sent_there));
             let slots = one.pod.row.activity.as_ref().filter(|_| one.stage != Stage::Unknown);
             let adapter = if self.by_load {
                 0.0
             } else {
                 cost::adapter(one.tier, cold_load, belief, slots)
             };
-            let is_away = prefix_home.is_some_and(|home| !home.is(one.pod.row));
-            let away = if is_away { shared } else { 0.0 };
-            one.terms = cost::terms(one.pod, one.stage, &one.need, adapter, away, &question);
+            let is_away = prefix_home.is_some() && !one.is_home;
+            let others = Others {
+                away: if is_away { shared } else { 0.0 },
+                since: since.at(&self.fleet, one.pod, one.stage),
+            };
+            one.terms = cost::terms(one.pod, one.stage, &one.need, adapter, others, &question);
             one.cost = one.terms.total();
         }
         self.even_out();
@@ -269,21 +278,22 @@ impl<'a> Candidates<'a> {
         if self.by_load || !cold {
             None
         } else {
-            self.home(name.key())
+            self.home(name.key(), 1).filter(|_| self.input.facts.elsewhere > 0.0)
         }
     }
 
-    /// Where others sent prompts that begin like this one.
+    /// Where proxies agree to send prompts that begin like this one: to more pods the more popular it is.
     fn prefix_home(&self) -> Option<Home> {
-        self.home(self.input.ask.start?)
+        let start = self.input.ask.start.filter(|_| self.fleet.caches() > 0.0)?;
+        let homes = (start.share * self.list.len() as f64 / HOME_SHARE).ceil();
+        self.home(start.key, (homes as usize).max(1))
     }
 
-    fn home(&self, key: u64) -> Option<Home> {
-        if self.input.facts.elsewhere <= 0.0 {
-            return None;
-        }
-        let bids = self.list.iter().map(|one| serving::bid(key, one.pod.row));
-        bids.max().map(|bid| Home { key, bid })
+    fn home(&self, key: u64, homes: usize) -> Option<Home> {
+        let mut bids: Vec<u64> = self.list.iter().map(|one| serving::bid(key, one.pod.row)).collect();
+        let last = homes.min(bids.len()).checked_sub(1)?;
+        let (_, bid, _) = bids.select_nth_unstable_by(last, |a, b| b.cmp(a));
+        Some(Home { key, bid: *bid })
     }
 
     /// Picks, and says why.
