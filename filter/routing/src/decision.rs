@@ -18,10 +18,11 @@ use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use fastrand::Rng;
 
 use crate::cost::Need;
-use crate::ledger::OwnLoad;
+use crate::ledger::{InUse, OwnLoad};
 use crate::prefix::Beginning;
 use crate::request::Facts;
 
+mod agreed;
 mod candidates;
 pub mod explain;
 mod pick;
@@ -78,6 +79,10 @@ pub struct PodFacts<'a> {
     pub rate: Option<f64>,
     /// It failed a moment ago; avoided until then.
     pub avoided_until: Option<UnixMillis>,
+    /// Adapters of own requests in flight there.
+    pub adapters_in_use: &'a [InUse],
+    /// Adapters that the gauges showed in flight there: [`adapter_key`] and when last, newest first.
+    pub seen_adapters: &'a [(u64, UnixMillis)],
     /// Adapters sent there in its present incarnation: [`adapter_key`] and when last, newest first.
     pub recent_adapters: &'a [(u64, UnixMillis)],
 }

@@ -37,4 +37,3 @@ mod tests;
 pub use beginnings::{Beginning, Beginnings};
 pub use chain::{Blocks, Chains, Hasher, seed};
 pub use index::{Found, Index, Living, SPANS, Written, tag};
-

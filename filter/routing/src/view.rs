@@ -13,6 +13,7 @@
 
 mod pool;
 mod prefix;
+mod seen;
 mod share;
 mod steering;
 

@@ -63,7 +63,6 @@ impl Since {
     #[must_use]
     pub fn at(self, fleet: &Fleet, pod: &PodFacts<'_>, stage: Stage) -> f64 {
         let (load, speed) = fleet.load_and_speed(pod, stage);
-        self.level
-            .map_or(0.0, |level| (level * speed - load).max(0.0))
+        self.level.map_or(0.0, |level| (level * speed - load).max(0.0))
     }
 }

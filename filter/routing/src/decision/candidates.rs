@@ -6,13 +6,14 @@
 use berth_shared_state::limits::SUBSET_MAX;
 use berth_shared_state::pod::PodAddress;
 use berth_shared_state::snapshot::Snapshot;
-use berth_shared_state::table::{PodRow, Readiness};
+use berth_shared_state::table::Readiness;
 use berth_shared_state::units::{Millis, Tokens};
 use fastrand::Rng;
 
+use super::agreed::Agreed;
 use super::serving::{self, Can, Name, Naming, Serving};
 use super::{Action, Booking, Considered, Decision, Input, Note, PodFacts, Reason, Rung, Why, pick};
-use crate::cost::{self, BELIEF, Fleet, HOME_SHARE, Need, Others, QUEUES_ALIKE, Question, Since, Stage, Terms, Tier};
+use crate::cost::{self, Fleet, Need, QUEUES_ALIKE, Question, Stage, Terms, Tier};
 
 /// The addresses of a subset hint.
 #[derive(Debug)]
@@ -53,20 +54,6 @@ pub struct Candidate<'a> {
     pub cost: f64,
     /// Proxies agree on it for prompts that begin like this one.
     pub is_home: bool,
-}
-
-/// The highest bidders for a key: the pods that proxies agree on without talking.
-#[derive(Clone, Copy, Debug)]
-struct Home {
-    key: u64,
-    /// The lowest bid of them.
-    bid: u64,
-}
-
-impl Home {
-    fn is(self, row: &PodRow) -> bool {
-        serving::bid(self.key, row) >= self.bid
-    }
 }
 
 /// The race.
@@ -212,33 +199,13 @@ impl<'a> Candidates<'a> {
             now: self.input.now,
             avoid,
         };
-        let adapter_home = self.adapter_home();
-        let prefix_home = self.prefix_home();
-        let elsewhere = BELIEF * self.input.facts.elsewhere;
-        let shared = elsewhere * self.fleet.caches();
-        let all = self.list.iter().map(|one| (one.pod, one.stage));
-        let since = Since::new(&self.fleet, self.input.facts.elsewhere, all);
-        let cold_load = self.input.pool.adapters.cold_load.0 as f64;
+        let name = self.name.filter(|_| !self.by_load);
+        let cold = self.list.iter().any(|one| one.tier >= Tier::Registered);
+        let agreed = Agreed::new(self.input, &self.fleet, &self.list, name.filter(|_| cold));
         for one in &mut self.list {
-            let adapter_lives = adapter_home.is_some_and(|home| home.is(one.pod.row) && one.pod.row.resident.is_none());
-            let belief = if adapter_lives { elsewhere } else { 0.0 };
-            one.is_home = prefix_home.is_some_and(|home| home.is(one.pod.row));
-            // Each engine of a pod has a cache of its own, and nobody knows which one was asked.
-            let cached = one.pod.cached / f64::from(one.pod.row.load.engines.max(1));
-            let sent_there = if one.is_home { shared } else { 0.0 };
-            one.need = self.input.ask.need(cached.max(sent_there));
-            let slots = one.pod.row.activity.as_ref().filter(|_| one.stage != Stage::Unknown);
-            let adapter = if self.by_load {
-                0.0
-            } else {
-                cost::adapter(one.tier, cold_load, belief, slots)
-            };
-            let is_away = prefix_home.is_some() && !one.is_home;
-            let others = Others {
-                away: if is_away { shared } else { 0.0 },
-                since: since.at(&self.fleet, one.pod, one.stage),
-            };
-            one.terms = cost::terms(one.pod, one.stage, &one.need, adapter, others, &question);
+            one.is_home = agreed.is_home(one.pod.row);
+            one.need = self.input.ask.need(agreed.cached(one.pod));
+            one.terms = agreed.terms(self.input, one, name, &question);
             one.cost = one.terms.total();
         }
         self.even_out();
@@ -269,31 +236,6 @@ impl<'a> Candidates<'a> {
             one.terms.queue = mean + off.signum() * (off.abs() - width * mean).max(0.0);
             one.cost = one.terms.total();
         }
-    }
-
-    /// Where others loaded the adapter, if somebody would have to and others send too.
-    fn adapter_home(&self) -> Option<Home> {
-        let name = self.name?;
-        let cold = self.list.iter().any(|one| one.tier >= Tier::Registered);
-        if self.by_load || !cold {
-            None
-        } else {
-            self.home(name.key(), 1).filter(|_| self.input.facts.elsewhere > 0.0)
-        }
-    }
-
-    /// Where proxies agree to send prompts that begin like this one: to more pods the more popular it is.
-    fn prefix_home(&self) -> Option<Home> {
-        let start = self.input.ask.start.filter(|_| self.fleet.caches() > 0.0)?;
-        let homes = (start.share * self.list.len() as f64 / HOME_SHARE).ceil();
-        self.home(start.key, (homes as usize).max(1))
-    }
-
-    fn home(&self, key: u64, homes: usize) -> Option<Home> {
-        let mut bids: Vec<u64> = self.list.iter().map(|one| serving::bid(key, one.pod.row)).collect();
-        let last = homes.min(bids.len()).checked_sub(1)?;
-        let (_, bid, _) = bids.select_nth_unstable_by(last, |a, b| b.cmp(a));
-        Some(Home { key, bid: *bid })
     }
 
     /// Picks, and says why.

@@ -11,6 +11,7 @@ use crate::request::Api;
 use world::{ASK, BASE, FR, NOW, SQL, World, ago, ask_for, endpoints, first};
 
 mod names;
+mod others;
 #[cfg(not(target_arch = "wasm32"))]
 mod properties;
 pub(crate) mod world;

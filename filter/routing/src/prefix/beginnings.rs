@@ -75,3 +75,82 @@ impl Beginnings {
         0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
+    use crate::prefix::{Hasher, seed};
+    use crate::request::PromptSink;
+
+    /// A prompt of one token a block: `common` blocks of `group`, then `own` blocks of `who`.
+    fn chains(group: u32, common: usize, who: u32, own: usize) -> Chains {
+        let mut hasher = Hasher::new(1, 1_000);
+        for _ in 0..common {
+            hasher.token(group);
+        }
+        for _ in 0..own {
+            hasher.token(1_000_000 + who);
+        }
+        hasher.finish().chains(seed("m", ""))
+    }
+
+    fn key(chains: &Chains, blocks: usize) -> Option<u64> {
+        chains.full().next()?.get(blocks - 1).copied()
+    }
+
+    #[track_caller]
+    fn check(beginnings: &mut Beginnings, prompt: &Chains, blocks: usize) {
+        let found = beginnings.beginning(prompt, 0.25).map(|beginning| beginning.key);
+        assert_eq!(found, key(prompt, blocks));
+    }
+
+    #[test]
+    fn a_short_prompt_has_none_and_a_rare_one_lives_by_its_first_sixteen_blocks() {
+        let mut beginnings = Beginnings::default();
+        assert_eq!(beginnings.beginning(&chains(1, 15, 1, 0), 0.25), None);
+        assert_eq!(beginnings.beginning(&Chains::default(), 0.25), None);
+        check(&mut beginnings, &chains(2, 16, 1, 0), 16);
+        check(&mut beginnings, &chains(3, 100, 1, 0), 16);
+    }
+
+    #[test]
+    fn behind_a_system_prompt_of_all_the_first_blocks_that_differ_tell() {
+        let mut beginnings = Beginnings::default();
+        for who in 0..20 {
+            beginnings.beginning(&chains(1, 25, who, 40), 0.25);
+        }
+        // 16, 20 and 24 blocks are everybody's; 28 are one's own, and stay so as the conversation grows.
+        check(&mut beginnings, &chains(1, 25, 7, 40), 28);
+        check(&mut beginnings, &chains(1, 25, 7, 60), 28);
+    }
+
+    #[test]
+    fn what_is_popular_to_its_end_is_told_with_its_share() {
+        let mut beginnings = Beginnings::default();
+        let same = chains(1, 22, 0, 0);
+        for _ in 0..99 {
+            beginnings.beginning(&same, 0.25);
+        }
+        let found = beginnings.beginning(&same, 0.25).unwrap();
+        // Seen 99 times before, and taken for a rare one the first time.
+        assert_eq!((Some(found.key), found.share), (key(&same, 20), 0.98));
+    }
+
+    #[test]
+    fn shares_follow_the_traffic_and_the_counts_are_bounded() {
+        let mut beginnings = Beginnings::default();
+        let popular = chains(1, 16, 0, 0);
+        for who in 0..10_000 {
+            beginnings.beginning(&chains(2 + who, 16, 0, 0), 0.25);
+            if who % 2 == 0 {
+                beginnings.beginning(&popular, 0.25);
+            }
+        }
+        assert!(beginnings.counts.len() <= PREFIX_BEGINNINGS);
+        let share = beginnings.beginning(&popular, 0.25).unwrap().share;
+        assert!((0.3..0.36).contains(&share), "{share}");
+    }
+}

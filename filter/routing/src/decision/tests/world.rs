@@ -10,7 +10,7 @@ use berth_shared_state::table::{
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 
 use crate::decision::{Action, Ask, Decision, Input, PodFacts, PoolFacts, adapter_key, decide};
-use crate::ledger::OwnLoad;
+use crate::ledger::{InUse, OwnLoad};
 
 pub const NOW: UnixMillis = UnixMillis(10_000_000);
 /// Names of every table here.
@@ -28,6 +28,8 @@ pub struct Pod {
     pub rate: Option<f64>,
     pub avoided_until: Option<UnixMillis>,
     pub recent: Vec<(u64, UnixMillis)>,
+    pub seen: Vec<(u64, UnixMillis)>,
+    pub in_use: Vec<InUse>,
 }
 
 #[derive(Clone, Debug)]
@@ -113,6 +115,8 @@ pub fn idle(index: usize) -> Pod {
         rate: None,
         avoided_until: None,
         recent: Vec::new(),
+        seen: Vec::new(),
+        in_use: Vec::new(),
     }
 }
 
@@ -144,7 +148,14 @@ impl Pod {
     }
 
     pub fn sent(&mut self, adapter: &str, at: UnixMillis) -> &mut Self {
+        self.recent.retain(|(known, _)| *known != adapter_key(adapter));
         self.recent.insert(0, (adapter_key(adapter), at));
+        self
+    }
+
+    pub fn saw(&mut self, adapter: &str, at: UnixMillis) -> &mut Self {
+        self.seen.retain(|(known, _)| *known != adapter_key(adapter));
+        self.seen.insert(0, (adapter_key(adapter), at));
         self
     }
 
@@ -223,6 +234,8 @@ impl World {
             cached: pod.cached,
             rate: pod.rate,
             avoided_until: pod.avoided_until,
+            adapters_in_use: &pod.in_use,
+            seen_adapters: &pod.seen,
             recent_adapters: &pod.recent,
         };
         self.pods.iter().zip(snapshot.pods()).map(facts).collect()
