@@ -5,12 +5,12 @@
 //!
 //! | term | formula (ms) | what it stands for |
 //! |---|---|---|
-//! | `queue` | (own unanswered tokens + others' queued x mean uncached) / rate | work ahead |
+//! | `queue` | (own unanswered tokens + others' x mean uncached) / rate, others' = queued when it was read + sent since - what is done by now | work ahead |
 //! | `prefill` | u / rate, u = prompt tokens that are not in the pod's prefix cache | own work |
-//! | `away` | prefill x 0.9 x (part of the load that others send) x (how much engines cache), except at the home of such prompts | the prefix is computed once more, and kept twice |
-//! | `harm` | 0.1 x u / rate x running + 2 x running | slower answers of others |
+//! | `away` | 10 x prefill x 0.9 x (part of the load that others send) x (how much engines cache), except at the home of such prompts | the prefix is computed once more, and kept twice |
+//! | `harm` | u / rate x (waiting + 0.1 x running) + 2 x running | slower answers of others |
 //! | `memory` | 150 x k / (1 - k), k = (used + u + output) / capacity, and more beyond 1 | preemption |
-//! | `adapter` | 0 warm, 300 in host memory, else `cold_load` x (1 - belief); + 3,000 x excess of slots | adapter load |
+//! | `adapter` | 0 warm, 300 in host memory, else `cold_load`, x (1 - part of others) at its home, x (1 + 5 x part of others) elsewhere; + 3,000 x excess of slots | adapter load |
 //! | `overdue` | 0.3 x (age of the oldest unanswered - 2 x its prediction - 1,000) | a pod that hangs |
 //! | `failed` | 1,000,000 while the ledger avoids the pod | a pod that fails |
 //! | `stuck` | 300,000 | a queue with nothing running |
@@ -38,11 +38,17 @@ use serde::{Serialize, Serializer};
 use crate::decision::PodFacts;
 
 mod fleet;
+mod since;
 pub use fleet::Fleet;
+pub use since::Since;
 
 #[cfg(test)]
 mod tests;
 
+/// Part of the own prefill that everybody who comes behind loses: all of it. How many that are is not known; in the
+/// time in which today's queue drains, as many come as wait now (Little's law). It is what keeps an overload from
+/// feeding itself, since recomputing a prefix beside its home costs most where everybody waits.
+pub const HARM_PER_WAITING: f64 = 1.0;
 /// Part of the own prefill that every running request loses. 0.2 has the better mean, but costs
 /// p99 where prompts share no prefix; 0.1 is the cautious choice.
 pub const HARM_PER_WORK: f64 = 0.1;
@@ -60,8 +66,8 @@ pub const NO_ROOM: f64 = 10_000.0;
 pub const NEVER_FITS: f64 = 60_000.0;
 /// Milliseconds to copy an adapter from host memory to the GPU.
 pub const HOST_LOAD: f64 = 300.0;
-/// Milliseconds that a cold adapter really takes, at most: 170 ms from a local disk on an H100 (tests/simulator),
-/// seconds from a network volume. Its price, `cold_load`, is far higher, since it is paid by all.
+/// Milliseconds that a cold adapter takes, at most: 170 ms from a local disk on an H100 (tests/simulator),
+/// seconds from a network volume. Its price, `cold_load`, may be higher.
 pub const COLD_LOAD: f64 = 2_000.0;
 /// Adapters sent to a pod lately that are believed in its host memory.
 pub const HOST_ADAPTERS: usize = 16;
@@ -69,9 +75,15 @@ pub const HOST_ADAPTERS: usize = 16;
 pub const SLOT_WAIT: f64 = 3_000.0;
 /// How far the agreement by hash is believed, at most.
 pub const BELIEF: f64 = 0.9;
-/// Blocks from whose hash proxies that do not talk agree on a pod for a prompt: about 1,024 tokens. A shorter
-/// prefix is cheap to compute anywhere.
-pub const AGREED_BLOCKS: usize = 16;
+/// Prefills that one copy more beside the home costs where others send, too: far above its own time, since it evicts
+/// another copy and founds a second home. 3 and 30 are worse in the lab.
+pub const AWAY: f64 = 10.0;
+/// The same in loads of an adapter. Less, since pages show where an adapter runs, whoever sent it: 1 and 10 are
+/// worse in the lab.
+pub const ADAPTER_AWAY: f64 = 5.0;
+/// A beginning of prompts that is more popular than this part of a pod's fair share says nothing of where a prompt
+/// lives: a home must not be filled by one of them.
+pub const HOME_SHARE: f64 = 0.5;
 /// That agreement counts in full when the engines find one in so many prompt tokens in their caches.
 pub const HITS_SCALE: f64 = 20.0;
 /// Milliseconds per millisecond overdue.
@@ -305,6 +317,15 @@ fn capacity(pod: &PodFacts<'_>) -> Option<f64> {
         .map(|tokens| tokens.0 as f64)
 }
 
+/// What others do with a pod, as far as it can be guessed: they do not say.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Others {
+    /// How far it counts, 0 to 1, that they send such prompts elsewhere.
+    pub away: f64,
+    /// Requests that they sent there since its gauges were read.
+    pub since: f64,
+}
+
 /// Everything a pod's terms are made of, once per decision.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'a> {
@@ -316,23 +337,31 @@ pub struct Question<'a> {
     pub avoid: bool,
 }
 
-/// The terms of one pod. `adapter` is what [`adapter`] said; `away` how far it counts, 0 to 1, that others
-/// send such prompts elsewhere.
+/// The terms of one pod. `adapter` is what [`adapter`] said.
 #[must_use]
-pub fn terms(pod: &PodFacts<'_>, stage: Stage, need: &Need, adapter: f64, away: f64, question: &Question<'_>) -> Terms {
+pub fn terms(
+    pod: &PodFacts<'_>,
+    stage: Stage,
+    need: &Need,
+    adapter: f64,
+    others: Others,
+    question: &Question<'_>,
+) -> Terms {
     let Question { fleet, now, avoid } = *question;
     let rate = fleet.rate(pod, stage);
     let foreign = fleet.foreign(pod, stage);
     let prefill = need.uncached().0 as f64 / rate;
     let own = pod.own.unanswered.saturating_add(pod.own.generating);
-    let running = foreign.running.unwrap_or(0.0) + f64::from(own);
-    let others = foreign.queued.unwrap_or(0.0) * fleet.mean_uncached(need.prompt);
+    let running = foreign.running.unwrap_or(0.0) + others.since + f64::from(own);
+    let queued = foreign.queued.unwrap_or(0.0);
+    let waiting = queued + f64::from(pod.own.unanswered);
+    let ahead = (queued + others.since) * fleet.mean_uncached(need.prompt) / rate;
     let avoided = avoid && pod.avoided_until.is_some_and(|until| until > now);
     let terms = Terms {
-        queue: (pod.own.unanswered_tokens.0 as f64 + others) / rate,
+        queue: pod.own.unanswered_tokens.0 as f64 / rate + (ahead - read_since(pod, stage, now)).max(0.0),
         prefill,
-        away: away * prefill,
-        harm: HARM_PER_WORK * prefill * running + HARM_PER_REQUEST * running,
+        away: AWAY * others.away * prefill,
+        harm: prefill * (HARM_PER_WAITING * waiting + HARM_PER_WORK * running) + HARM_PER_REQUEST * running,
         memory: memory(pod, foreign.used, fleet, need),
         adapter,
         overdue: overdue(pod, now),
@@ -347,6 +376,13 @@ pub fn terms(pod: &PodFacts<'_>, stage: Stage, need: &Need, adapter: f64, away: 
     #[cfg(feature = "lab")]
     let terms = crate::lab::masked(terms);
     terms
+}
+
+/// Milliseconds since the pod's gauges were read: so much of the work that they showed is done. A mean of other pods
+/// has no age.
+fn read_since(pod: &PodFacts<'_>, stage: Stage, now: UnixMillis) -> f64 {
+    let read = pod.row.scraped_at.filter(|_| stage != Stage::Unknown);
+    read.map_or(0.0, |at| now.since(at).0 as f64)
 }
 
 /// The barrier against preemption, with one engine of the pod as the room, since a context must
@@ -424,36 +460,61 @@ pub enum Tier {
     Unlisted,
 }
 
-/// Milliseconds until the adapter can run. `belief` (0 to 1) is how far other proxies are thought
-/// to have loaded it there; it only lowers the price of a cold load. The default price is far above
-/// a load's own time: the load stalls the batch, evicts another, and founds a second home.
-#[must_use]
-pub fn adapter(tier: Tier, cold_load: f64, belief: f64, slots: Option<&ActiveAdapters>) -> f64 {
-    let load = match tier {
-        Tier::Base | Tier::Active | Tier::Resident | Tier::Recent => 0.0,
-        Tier::Host => HOST_LOAD,
-        Tier::Registered | Tier::Loadable | Tier::Unlisted => cold_load * (1.0 - belief),
-    };
-    let has_slot = matches!(tier, Tier::Base | Tier::Active | Tier::Resident);
-    load + if has_slot {
-        0.0
-    } else {
-        SLOT_WAIT * slots.map_or(0.0, excess)
+/// How the slots of a pod are taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Slots {
+    /// How sure the adapter has one, 0 to 1.
+    pub has: f64,
+    /// Adapters that must leave before one more gets one.
+    pub excess: f64,
+}
+
+impl Slots {
+    /// At a pod, for an adapter with this key. What this proxy has in flight there is known; the gauges are as old as
+    /// the reading, so they count as far as others send. An adapter that is in memory, but not in flight, is the first
+    /// to lose its place.
+    #[must_use]
+    pub fn of(pod: &PodFacts<'_>, stage: Stage, tier: Tier, key: u64, max: Option<u32>, elsewhere: f64) -> Self {
+        let own = pod.adapters_in_use;
+        if tier == Tier::Base || own.iter().any(|used| used.adapter == key) {
+            return Self { has: 1.0, excess: 0.0 };
+        }
+        let Some(max) = max.filter(|max| *max > 0) else {
+            return Self::default();
+        };
+        let distinct = own.iter().enumerate().filter(|(at, used)| {
+            let before = own.iter().take(*at);
+            !before.into_iter().any(|other| other.adapter == used.adapter)
+        });
+        let shown = pod.row.activity.as_ref().filter(|_| stage != Stage::Unknown);
+        let others = elsewhere * shown.map_or(0.0, in_flight);
+        let used = distinct.count() as f64 + others;
+        Self {
+            has: if tier == Tier::Active { elsewhere } else { 0.0 },
+            excess: (used - f64::from(max) + 1.0).max(0.0),
+        }
     }
 }
 
-/// Adapters that must leave before one more gets a slot. Running and waiting are one set: today's
-/// vLLM writes the same list twice, and adding them would count every slot double.
-fn excess(active: &ActiveAdapters) -> f64 {
-    let Some(max) = active.max.filter(|max| *max > 0) else {
-        return 0.0;
+/// Milliseconds until the adapter can run; `cold_load` is what it costs to load it from afar.
+#[must_use]
+pub fn adapter(tier: Tier, cold_load: f64, slots: Slots) -> f64 {
+    let load = match tier {
+        Tier::Base | Tier::Active | Tier::Resident | Tier::Recent => 0.0,
+        Tier::Host => HOST_LOAD,
+        Tier::Registered | Tier::Loadable | Tier::Unlisted => cold_load,
     };
+    load + SLOT_WAIT * slots.excess * (1.0 - slots.has)
+}
+
+/// Adapters in flight, as the gauges show them. Running and waiting are one set: today's
+/// vLLM writes the same list twice, and adding them would count every slot double.
+fn in_flight(active: &ActiveAdapters) -> f64 {
     let waiting = active.waiting.iter().take(SLOTS_SEEN);
     let more = waiting
         .filter(|id| !active.running.iter().take(SLOTS_SEEN).any(|other| other == *id))
         .count();
-    let used = active.running.len().saturating_add(more) as f64;
-    (used - f64::from(max) + 1.0).max(0.0)
+    active.running.len().saturating_add(more) as f64
 }
 
 /// Adapters of one list that are compared: more than any engine has slots, and the work is square.

@@ -18,9 +18,11 @@ use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use fastrand::Rng;
 
 use crate::cost::Need;
-use crate::ledger::OwnLoad;
+use crate::ledger::{InUse, OwnLoad};
+use crate::prefix::Beginning;
 use crate::request::Facts;
 
+mod agreed;
 mod candidates;
 pub mod explain;
 mod pick;
@@ -78,6 +80,10 @@ pub struct PodFacts<'a> {
     pub rate: Option<f64>,
     /// It failed a moment ago; avoided until then.
     pub avoided_until: Option<UnixMillis>,
+    /// Adapters of own requests in flight there.
+    pub adapters_in_use: &'a [InUse],
+    /// Adapters that the gauges showed in flight there: [`adapter_key`] and when last, newest first.
+    pub seen_adapters: &'a [(u64, UnixMillis)],
     /// Adapters sent there in its present incarnation: [`adapter_key`] and when last, newest first.
     pub recent_adapters: &'a [(u64, UnixMillis)],
 }
@@ -104,8 +110,8 @@ pub struct Ask<'a> {
     pub output: Tokens,
     /// Prompts, at least 1.
     pub prompts: u32,
-    /// Hash of the prompt's start, on which proxies agree; `None` = too short, or nothing engines cache.
-    pub start: Option<u64>,
+    /// How the prompt begins, on which proxies agree; `None` = too short, or nothing engines cache.
+    pub start: Option<Beginning>,
 }
 
 impl<'a> Ask<'a> {

@@ -81,6 +81,22 @@ struct Record {
     phase: Phase,
 }
 
+/// An adapter that requests in flight of one view use at a pod: it has a slot of the engine, or waits for one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InUse {
+    slot: u8,
+    /// xxh64 of its name.
+    pub adapter: u64,
+}
+
+#[cfg(test)]
+impl InUse {
+    /// One of some view.
+    pub(crate) const fn of(adapter: u64) -> Self {
+        Self { slot: 0, adapter }
+    }
+}
+
 /// A living view. Its slot is what its records carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Head {
@@ -97,6 +113,7 @@ struct PodState {
     used_at: UnixMillis,
     memory: Memory,
     records: Vec<Record>,
+    in_use: Vec<InUse>,
 }
 
 /// The ledger of one pool, decoded.
@@ -205,16 +222,22 @@ impl Ledger {
         }
         self.views.retain(lives);
         let views = &self.views;
+        let lives = |slot: u8| views.iter().any(|head| head.slot == slot);
         for state in &mut self.pods {
-            state
-                .records
-                .retain(|record| views.iter().any(|head| head.slot == record.slot));
+            state.records.retain(|record| lives(record.slot));
+            state.in_use.retain(|used| lives(used.slot));
         }
     }
 
-    /// Replaces a view's records by these, made by `records` under the bound it is given. Without
-    /// any the view leaves the ledger.
-    fn replace(&mut self, nonce: u64, now: UnixMillis, records: impl FnOnce(usize) -> Vec<(PodKey, Record)>) {
+    /// Replaces a view's records by these, made by `records` under the bound it is given, and the adapters that
+    /// it uses. Without any record the view leaves the ledger.
+    fn replace(
+        &mut self,
+        nonce: u64,
+        now: UnixMillis,
+        records: impl FnOnce(usize) -> Vec<(PodKey, Record)>,
+        in_use: &[(PodKey, u64)],
+    ) {
         let share = LEDGER_ENTRIES_MAX
             / self
                 .views
@@ -241,11 +264,20 @@ impl Ledger {
                 state.records.push(Record { slot, ..record });
             }
         }
+        for (pod, adapter) in in_use.iter().take(share) {
+            if let Some(state) = self.pod_mut(*pod, now) {
+                state.in_use.push(InUse {
+                    slot,
+                    adapter: *adapter,
+                });
+            }
+        }
     }
 
     fn clear_slot(&mut self, slot: u8) {
         for state in &mut self.pods {
             state.records.retain(|record| record.slot != slot);
+            state.in_use.retain(|used| used.slot != slot);
         }
     }
 
@@ -278,6 +310,7 @@ impl Ledger {
                     used_at: now,
                     memory: Memory::default(),
                     records: Vec::new(),
+                    in_use: Vec::new(),
                 };
                 self.pods.insert(at, state);
                 at
@@ -336,6 +369,12 @@ impl<'a> AtPod<'a> {
     #[must_use]
     pub fn avoided_until(self) -> Option<UnixMillis> {
         self.0?.memory.avoid_until
+    }
+
+    /// Adapters of requests in flight there, as each view says; several may say the same.
+    #[must_use]
+    pub fn adapters_in_use(self) -> &'a [InUse] {
+        self.0.map_or(&[], |state| &state.in_use)
     }
 
     /// See [`Ledger::recent_adapters`].

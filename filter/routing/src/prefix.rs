@@ -26,6 +26,7 @@
 //! Deliberately not here: what engines report of their caches (events come without a proxy's
 //! help only from some), answers (their text is never read), and what a match is worth ([`crate::cost`]).
 
+mod beginnings;
 mod chain;
 mod index;
 mod page;
@@ -33,5 +34,6 @@ mod page;
 #[cfg(test)]
 mod tests;
 
+pub use beginnings::{Beginning, Beginnings};
 pub use chain::{Blocks, Chains, Hasher, seed};
 pub use index::{Found, Index, Living, SPANS, Written, tag};

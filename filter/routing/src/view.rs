@@ -13,6 +13,7 @@
 
 mod pool;
 mod prefix;
+mod seen;
 mod share;
 mod sizes;
 mod steering;
@@ -29,11 +30,11 @@ use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use fastrand::Rng;
 
 use crate::catalogue::{self, Catalogue};
-use crate::cost::AGREED_BLOCKS;
+use crate::cost::HOME_SHARE;
 use crate::decision::{self, Action, Ask, Booking, Decision, Naming, Reason, Refusal, Why};
 use crate::header;
 use crate::ledger::{Asked, Outcome, Sent, Synced};
-use crate::prefix::{Blocks, Written, seed};
+use crate::prefix::{Beginnings, Blocks, Written, seed};
 use crate::request::{Facts, ModelsQuestion};
 use crate::rewrite::{self, Sender};
 use pool::PoolView;
@@ -101,6 +102,7 @@ pub struct View {
     pools: Vec<PoolView>,
     rng: Rng,
     routed: BTreeMap<u64, Routed>,
+    beginnings: Beginnings,
     counts: Counts,
     catalogue: Catalogue,
     listed_at: Option<UnixMillis>,
@@ -120,6 +122,7 @@ impl View {
             config,
             rng: Rng::with_seed(seed),
             routed: BTreeMap::new(),
+            beginnings: Beginnings::default(),
             counts: Counts::default(),
             catalogue: Catalogue::default(),
             listed_at: None,
@@ -201,6 +204,10 @@ impl View {
                 request.prompt.chains(seed(model.unwrap_or_default(), salt))
             });
         let found = view.look_up(store, chains.as_ref(), &mut pods);
+        let popular = HOME_SHARE / pods.len().max(1) as f64;
+        let start = chains
+            .as_ref()
+            .and_then(|chains| self.beginnings.beginning(chains, popular));
         let input = decision::Input {
             pool,
             snapshot: view.snapshot(),
@@ -208,7 +215,7 @@ impl View {
             facts: view.facts(),
             ask: Ask {
                 model,
-                start: chains.as_ref().and_then(|chains| chains.start(AGREED_BLOCKS)),
+                start,
                 ..Ask::new(request.facts, view.bytes_per_token(), view.expected_output(pool))
             },
             subset: request.steering.subset.as_deref(),

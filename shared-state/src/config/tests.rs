@@ -80,7 +80,7 @@ fn the_smallest_document_has_every_default() {
             adapters: Adapters {
                 resolver: false,
                 known: Vec::new(),
-                cold_load: Millis(20_000),
+                cold_load: Millis(2_000),
             },
             routing: Routing {
                 prefill_tokens_per_second: 8_000,

@@ -94,6 +94,8 @@ fn decide_only(budget: Duration, pods: usize) -> Result<f64> {
             cached: 0.0,
             rate: None,
             avoided_until: None,
+            adapters_in_use: &[],
+            seen_adapters: &[],
             recent_adapters: &[],
         })
         .collect();

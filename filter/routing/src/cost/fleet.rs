@@ -132,6 +132,15 @@ impl Fleet {
         if slower || faster { own.max(RATE_MIN) } else { self.rate }
     }
 
+    /// Requests at a pod when it was read, and its rate in multiples of the pool's.
+    pub(super) fn load_and_speed(&self, pod: &PodFacts<'_>, stage: Stage) -> (f64, f64) {
+        let foreign = self.foreign(pod, stage);
+        let own = pod.own.unanswered.saturating_add(pod.own.generating);
+        let load = foreign.queued.unwrap_or(0.0) + foreign.running.unwrap_or(0.0);
+        let own_before = f64::from(own.saturating_sub(pod.own.sent_since));
+        (load + own_before, self.rate(pod, stage) / self.rate)
+    }
+
     /// A pod's foreign load as believed: its reading and the mean, by weight.
     pub(super) fn foreign(&self, pod: &PodFacts<'_>, stage: Stage) -> Foreign {
         let (read, weight) = (Foreign::of(pod), stage.weight());

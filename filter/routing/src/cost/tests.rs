@@ -5,6 +5,7 @@ use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use super::*;
 use crate::decision::tests::world::{NOW, Pod, World, ago, idle};
+use crate::ledger::InUse;
 
 const NEED: Need = Need {
     prompt: Tokens(800),
@@ -27,7 +28,14 @@ fn priced(pods: Vec<Pod>) -> Terms {
         now: NOW,
         avoid: true,
     };
-    terms(&facts[0], Stage::of(&facts[0]), &NEED, 0.0, 0.0, &question)
+    terms(
+        &facts[0],
+        Stage::of(&facts[0]),
+        &NEED,
+        0.0,
+        Others::default(),
+        &question,
+    )
 }
 
 fn bent(bend: impl Fn(&mut Pod)) -> Pod {
@@ -49,40 +57,55 @@ fn the_queue_is_our_own_in_tokens_and_others_in_requests() {
         pod.own.unanswered_tokens = Tokens(3_200);
         pod.own.unanswered_at_sample = 2;
     });
-    // 3,200 tokens of ours; 5 - 2 of others, each like ours: 1,600.
-    near(priced(vec![pod]).queue, (3_200.0 + 3.0 * 1_600.0) / 8.0);
+    // 3,200 tokens of ours; 5 - 2 of others, each like ours: 1,600. Theirs were read half a second ago.
+    near(priced(vec![pod]).queue, 3_200.0 / 8.0 + 3.0 * 1_600.0 / 8.0 - 500.0);
 }
 
 #[test]
 fn what_we_sent_after_the_sample_is_not_taken_out_of_it() {
     let pod = bent(|pod| {
-        pod.load(0, 5, 0.0).unanswered(1, 800);
+        pod.load(0, 10, 0.0).unanswered(1, 800);
     });
-    near(priced(vec![pod]).queue, (800.0 + 5.0 * 800.0) / 8.0);
+    near(priced(vec![pod]).queue, 800.0 / 8.0 + 10.0 * 800.0 / 8.0 - 500.0);
+}
+
+#[test]
+fn what_others_had_queued_is_done_by_and_by() {
+    #[track_caller]
+    fn check(read: u64, expected: f64) {
+        let pod = bent(|pod| {
+            pod.load(0, 10, 0.0).row.scraped_at = Some(ago(read));
+        });
+        near(priced(vec![pod]).queue, expected);
+    }
+    // Ten times 100 ms.
+    check(0, 1_000.0);
+    check(400, 600.0);
+    check(2_000, 0.0);
 }
 
 #[test]
 fn queued_requests_of_others_have_the_size_that_the_counters_show() {
     let pod = bent(|pod| {
-        pod.load(0, 4, 0.0).unanswered(1, 800);
+        pod.load(0, 14, 0.0).unanswered(1, 800);
         pod.row.rates.prompt_tokens = Some(6_000.0);
         pod.row.rates.cached_prompt_tokens = Some(2_000.0);
         pod.row.rates.requests = Some(10.0);
     });
-    near(priced(vec![pod]).queue, (800.0 + 4.0 * 400.0) / 8.0);
+    near(priced(vec![pod]).queue, 800.0 / 8.0 + 14.0 * 400.0 / 8.0 - 500.0);
 }
 
 #[test]
-fn harm_grows_with_the_batch() {
+fn harm_grows_with_the_batch_and_with_those_who_wait() {
     let pod = bent(|pod| {
         pod.load(10, 0, 0.0);
         pod.own.generating = 4; // Part of the ten.
     });
     near(priced(vec![pod]).harm, 0.1 * 100.0 * 10.0 + 2.0 * 10.0);
     let pod = bent(|pod| {
-        pod.load(10, 0, 0.0).unanswered(2, 0); // On top of the ten.
+        pod.load(10, 3, 0.0).unanswered(2, 0); // On top of the ten, and of the three.
     });
-    near(priced(vec![pod]).harm, 0.1 * 100.0 * 12.0 + 2.0 * 12.0);
+    near(priced(vec![pod]).harm, 100.0 * 5.0 + 0.1 * 100.0 * 12.0 + 2.0 * 12.0);
 }
 
 #[test]
@@ -171,28 +194,68 @@ fn overdue_starts_after_twice_the_prediction_and_a_second() {
 fn an_adapter_costs_by_its_warmth() {
     #[track_caller]
     fn check(tier: Tier, expected: f64) {
-        near(adapter(tier, 20_000.0, 0.5, None), expected);
+        near(adapter(tier, 2_000.0, Slots::default()), expected);
     }
     for tier in [Tier::Base, Tier::Active, Tier::Resident, Tier::Recent] {
         check(tier, 0.0);
     }
     check(Tier::Host, 300.0);
     for tier in [Tier::Registered, Tier::Loadable, Tier::Unlisted] {
-        check(tier, 10_000.0);
+        check(tier, 2_000.0);
     }
 }
 
+/// Slots of a pod with two, where own requests use `own` and the page shows `shown` in flight, for adapter 9.
+#[track_caller]
+fn check_slots(own: &[u64], shown: &[u16], tier: Tier, elsewhere: f64, has: f64, excess: f64) {
+    let pod = bent(|pod| {
+        pod.in_use = own.iter().map(|adapter| InUse::of(*adapter)).collect();
+        pod.active(&[], 2);
+        let ids = shown.iter().map(|id| NameId(*id));
+        pod.row.activity.as_mut().unwrap().running = ids.collect();
+    });
+    let world = World {
+        pods: vec![pod],
+        ..World::of(0)
+    };
+    let snapshot = world.snapshot();
+    let facts = world.facts(&snapshot);
+    let slots = Slots::of(&facts[0], Stage::Fresh, tier, 9, Some(2), elsewhere);
+    assert_eq!(slots, Slots { has, excess });
+}
+
 #[test]
-fn only_those_without_a_slot_wait_for_one() {
-    let full = ActiveAdapters {
+fn own_requests_tell_how_many_slots_are_taken_and_pages_as_far_as_others_send() {
+    check_slots(&[], &[], Tier::Registered, 0.0, 0.0, 0.0);
+    check_slots(&[1], &[], Tier::Host, 0.0, 0.0, 0.0);
+    check_slots(&[1, 2], &[], Tier::Recent, 0.0, 0.0, 1.0);
+    check_slots(&[1, 2, 1, 3, 2], &[], Tier::Resident, 0.0, 0.0, 2.0);
+    // Ours is in flight, or none is needed.
+    check_slots(&[1, 2, 9], &[], Tier::Active, 0.0, 1.0, 0.0);
+    check_slots(&[1, 2], &[], Tier::Base, 0.0, 1.0, 0.0);
+    // A lone proxy knows that what the page shows has ended.
+    check_slots(&[], &[1, 2, 3], Tier::Active, 0.0, 0.0, 0.0);
+    check_slots(&[], &[1, 2, 3], Tier::Host, 1.0, 0.0, 2.0);
+    check_slots(&[4], &[1, 2], Tier::Active, 0.75, 0.75, 1.5);
+}
+
+#[test]
+fn who_has_no_slot_waits_for_one() {
+    let slots = |has, excess| Slots { has, excess };
+    near(adapter(Tier::Recent, 2_000.0, slots(0.0, 2.0)), 6_000.0);
+    near(adapter(Tier::Registered, 2_000.0, slots(0.0, 2.0)), 8_000.0);
+    near(adapter(Tier::Active, 2_000.0, slots(0.5, 2.0)), 3_000.0);
+    near(adapter(Tier::Active, 2_000.0, slots(1.0, 2.0)), 0.0);
+}
+
+#[test]
+fn an_adapter_that_runs_and_waits_takes_one_slot() {
+    let active = ActiveAdapters {
         running: vec![NameId(1), NameId(2)],
         waiting: vec![NameId(1), NameId(2), NameId(3)],
         max: Some(2),
     };
-    near(adapter(Tier::Active, 20_000.0, 0.0, Some(&full)), 0.0);
-    near(adapter(Tier::Resident, 20_000.0, 0.0, Some(&full)), 0.0);
-    near(adapter(Tier::Recent, 20_000.0, 0.0, Some(&full)), 6_000.0);
-    near(adapter(Tier::Registered, 20_000.0, 0.0, Some(&full)), 26_000.0);
+    near(in_flight(&active), 3.0);
 }
 
 #[test]

@@ -6,13 +6,14 @@
 use berth_shared_state::limits::SUBSET_MAX;
 use berth_shared_state::pod::PodAddress;
 use berth_shared_state::snapshot::Snapshot;
-use berth_shared_state::table::{PodRow, Readiness};
+use berth_shared_state::table::Readiness;
 use berth_shared_state::units::{Millis, Tokens};
 use fastrand::Rng;
 
+use super::agreed::Agreed;
 use super::serving::{self, Can, Name, Naming, Serving};
 use super::{Action, Booking, Considered, Decision, Input, Note, PodFacts, Reason, Rung, Why, pick};
-use crate::cost::{self, BELIEF, Fleet, Need, QUEUES_ALIKE, Question, Stage, Terms, Tier};
+use crate::cost::{self, Fleet, Need, QUEUES_ALIKE, Question, Stage, Terms, Tier};
 
 /// The addresses of a subset hint.
 #[derive(Debug)]
@@ -51,19 +52,8 @@ pub struct Candidate<'a> {
     pub need: Need,
     pub terms: Terms,
     pub cost: f64,
-}
-
-/// The highest bidder for a key: the pod that proxies agree on without talking.
-#[derive(Clone, Copy, Debug)]
-struct Home {
-    key: u64,
-    bid: u64,
-}
-
-impl Home {
-    fn is(self, row: &PodRow) -> bool {
-        serving::bid(self.key, row) == self.bid
-    }
+    /// Proxies agree on it for prompts that begin like this one.
+    pub is_home: bool,
 }
 
 /// The race.
@@ -118,6 +108,7 @@ impl<'a> Candidates<'a> {
                     need: Need::default(),
                     terms: Terms::default(),
                     cost: 0.0,
+                    is_home: false,
                 }),
             }
         }
@@ -208,28 +199,13 @@ impl<'a> Candidates<'a> {
             now: self.input.now,
             avoid,
         };
-        let adapter_home = self.adapter_home();
-        let prefix_home = self.prefix_home();
-        let elsewhere = BELIEF * self.input.facts.elsewhere;
-        let shared = elsewhere * self.fleet.caches();
-        let cold_load = self.input.pool.adapters.cold_load.0 as f64;
+        let name = self.name.filter(|_| !self.by_load);
+        let cold = self.list.iter().any(|one| one.tier >= Tier::Registered);
+        let agreed = Agreed::new(self.input, &self.fleet, &self.list, name.filter(|_| cold));
         for one in &mut self.list {
-            let adapter_lives = adapter_home.is_some_and(|home| home.is(one.pod.row) && one.pod.row.resident.is_none());
-            let belief = if adapter_lives { elsewhere } else { 0.0 };
-            // Each engine of a pod has a cache of its own, and nobody knows which one was asked.
-            one.need = self
-                .input
-                .ask
-                .need(one.pod.cached / f64::from(one.pod.row.load.engines.max(1)));
-            let slots = one.pod.row.activity.as_ref().filter(|_| one.stage != Stage::Unknown);
-            let adapter = if self.by_load {
-                0.0
-            } else {
-                cost::adapter(one.tier, cold_load, belief, slots)
-            };
-            let is_away = prefix_home.is_some_and(|home| !home.is(one.pod.row));
-            let away = if is_away { shared } else { 0.0 };
-            one.terms = cost::terms(one.pod, one.stage, &one.need, adapter, away, &question);
+            one.is_home = agreed.is_home(one.pod.row);
+            one.need = self.input.ask.need(agreed.cached(one.pod));
+            one.terms = agreed.terms(self.input, one, name, &question);
             one.cost = one.terms.total();
         }
         self.even_out();
@@ -260,30 +236,6 @@ impl<'a> Candidates<'a> {
             one.terms.queue = mean + off.signum() * (off.abs() - width * mean).max(0.0);
             one.cost = one.terms.total();
         }
-    }
-
-    /// Where others loaded the adapter, if somebody would have to and others send too.
-    fn adapter_home(&self) -> Option<Home> {
-        let name = self.name?;
-        let cold = self.list.iter().any(|one| one.tier >= Tier::Registered);
-        if self.by_load || !cold {
-            None
-        } else {
-            self.home(name.key())
-        }
-    }
-
-    /// Where others sent prompts that begin like this one.
-    fn prefix_home(&self) -> Option<Home> {
-        self.home(self.input.ask.start?)
-    }
-
-    fn home(&self, key: u64) -> Option<Home> {
-        if self.input.facts.elsewhere <= 0.0 {
-            return None;
-        }
-        let bids = self.list.iter().map(|one| serving::bid(key, one.pod.row));
-        bids.max().map(|bid| Home { key, bid })
     }
 
     /// Picks, and says why.

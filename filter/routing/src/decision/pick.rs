@@ -1,7 +1,9 @@
 //! From costs to an ordered list of pods: step 5 of a decision.
 //!
 //! The lowest cost wins, but costs a few milliseconds apart say nothing: the gauges are a scrape
-//! old. Proxies that read the same gauges would all run to the same pod, so near-equals share by lot.
+//! old. Proxies that read the same gauges would all run to the same pod, so near-equals share by lot;
+//! but where one of them is the home of such prompts, it is that one: it costs nothing, and they agree from
+//! the first request on.
 
 use berth_shared_state::limits::ENDPOINTS_MAX;
 use berth_shared_state::table::Trend;
@@ -48,16 +50,19 @@ pub fn ranked(list: &mut [Candidate<'_>], rng: &mut Rng) -> Ranked {
     ranked
 }
 
-/// One of the cheapest, by lot. A pod whose load is less known never ties with a better known one.
+/// One of the cheapest: the home of such prompts, else by lot. A pod whose load is less known never ties with a better known one.
 fn near_best(taken: &[Candidate<'_>], rest: &[Candidate<'_>], rng: &mut Rng) -> Option<usize> {
     let free = |one: &Candidate<'_>| !taken.iter().any(|other| other.pod.row.address == one.pod.row.address);
     let left = || rest.iter().enumerate().filter(|(_, one)| free(one));
     let (_, best) = left().min_by(|(_, a), (_, b)| a.cost.total_cmp(&b.cost))?;
     let bound = best.cost + NEAR_MILLIS.max(NEAR_PART * best.terms.blurred());
     let near = |one: &Candidate<'_>| one.cost <= bound && one.terms.uncertainty <= best.terms.uncertainty;
-    let count = left().filter(|(_, one)| near(one)).count();
-    let nth = rng.usize(0..count.max(1));
-    left().filter(|(_, one)| near(one)).nth(nth).map(|(index, _)| index)
+    let by_lot = |among: &dyn Fn(&Candidate<'_>) -> bool, rng: &mut Rng| {
+        let count = left().filter(|(_, one)| among(one)).count();
+        let nth = rng.usize(0..count.max(1));
+        left().filter(|(_, one)| among(one)).nth(nth).map(|(index, _)| index)
+    };
+    by_lot(&|one| near(one) && one.is_home, rng).or_else(|| by_lot(&near, rng))
 }
 
 /// A frozen pod, now and then; not with a request that would first have to load an adapter there.

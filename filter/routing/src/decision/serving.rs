@@ -198,6 +198,9 @@ fn warmth(pod: &PodFacts<'_>, stage: Stage, name: &Name<'_>, fleet: &Fleet) -> O
         let of_it = list.iter().filter(|(adapter, _)| *adapter == id);
         of_it.map(|(_, level)| *level).max()
     });
+    if pod.adapters_in_use.iter().any(|used| used.adapter == name.key) {
+        return Some(Tier::Active);
+    }
     let in_flight = active.filter(|_| read).zip(name.id);
     if in_flight.is_some_and(|(active, id)| active.running.contains(&id) || active.waiting.contains(&id)) {
         return Some(Tier::Active);
@@ -211,20 +214,29 @@ fn warmth(pod: &PodFacts<'_>, stage: Stage, name: &Name<'_>, fleet: &Fleet) -> O
         .or(fleet.max_lora());
     let slots = slots.unwrap_or(MAX_LORA) as usize;
     let said = resident.filter(|_| read).and(pod.row.scraped_at);
-    let sent = pod
-        .recent_adapters
-        .iter()
-        .take(HOST_ADAPTERS.max(slots))
-        .position(|(key, _)| *key == name.key);
-    let sent = sent.filter(|rank| {
-        let at = pod.recent_adapters.get(*rank).map(|(_, at)| *at);
-        said.is_none() || at > said
-    });
+    let sent = rank(pod, name.key, said).filter(|rank| *rank < HOST_ADAPTERS.max(slots));
     match (sent, level) {
         (Some(rank), _) if rank < slots => Some(Tier::Recent),
         (Some(_), _) | (None, Some(Level::Cpu)) => Some(Tier::Host),
         _ => None,
     }
+}
+
+/// How many other adapters were used at a pod, as far as is known, since this one was after `said`; `None` = it was
+/// not. What is in a slot, and what in memory, are the last that were used.
+fn rank(pod: &PodFacts<'_>, adapter: u64, said: Option<UnixMillis>) -> Option<usize> {
+    let (sent, seen) = (pod.recent_adapters, pod.seen_adapters);
+    let last =
+        |list: &[(u64, UnixMillis)], adapter: u64| list.iter().find(|(key, _)| *key == adapter).map(|(_, at)| *at);
+    let at = last(sent, adapter).max(last(seen, adapter))?;
+    if said.is_some_and(|said| at <= said) {
+        return None;
+    }
+    let since = |(_, other): &&(u64, UnixMillis)| *other > at;
+    let sent_since = sent.iter().filter(since);
+    let seen_since = seen.iter().filter(since);
+    let twice = |(key, _): &&(u64, UnixMillis)| last(sent, *key).is_none_or(|other| other <= at);
+    Some(sent_since.count() + seen_since.filter(twice).count())
 }
 
 /// Whether a pool has a name, over all its pods.

@@ -11,6 +11,7 @@ use crate::request::Api;
 use world::{ASK, BASE, FR, NOW, SQL, World, ago, ask_for, endpoints, first};
 
 mod names;
+mod others;
 #[cfg(not(target_arch = "wasm32"))]
 mod properties;
 pub(crate) mod world;
@@ -370,8 +371,8 @@ fn a_table_that_names_a_pod_twice_yields_it_once() {
 #[test]
 fn a_clearly_faster_pod_is_worth_a_queue() {
     let mut world = World::of(2);
-    // 8 requests of 800 tokens: 800 ms at the pool's rate, 400 + 50 at four times.
-    world.pods[0].unanswered(2, 1_600).rate = Some(32.0);
+    // One of 800 tokens ahead, and one behind: 3 x 25 ms, against 100 of an idle one at the pool's rate.
+    world.pods[0].unanswered(1, 800).rate = Some(32.0);
     world.always(ASK, 0);
     // 1.6 times is noise.
     world.pods[0].rate = Some(12.8);
@@ -433,7 +434,7 @@ fn a_pod_that_nobody_reaches_is_dear_unless_it_answers_us() {
     let mut world = World::of(2);
     world.pods[0].read_at(ago(60_000)).row.last_error = Some(ScrapeError::Unreachable);
     world.pods[0].row.failures = 3;
-    world.pods[1].unanswered(60, 48_000); // 6 s of our work
+    world.pods[1].unanswered(25, 20_000); // 2.5 s of our work, and as much of those who come behind
     world.always(ASK, 1);
     world.pods[0].own.generating = 1;
     world.always(ASK, 0);
@@ -506,9 +507,9 @@ fn an_unread_pod_counts_as_the_mean_of_what_others_send() {
     world.pods[2].load(0, 0, 0.1);
     let decision = world.decide(ASK);
     let terms = cost_of(&decision, 0).terms;
-    // Means: 2 queued of 800 tokens each, 5 running (0.1 x 100 x 5 + 2 x 5), k = 0.3 + 0.01.
+    // Means: 2 queued of 800 tokens each, 5 running (100 x (2 + 0.1 x 5) + 2 x 5), k = 0.3 + 0.01.
     assert!((terms.queue - 200.0).abs() < 1e-6, "{terms:?}");
-    assert!((terms.harm - 60.0).abs() < 1e-6, "{terms:?}");
+    assert!((terms.harm - 260.0).abs() < 1e-6, "{terms:?}");
     assert!((terms.memory - 150.0 * 0.31 / 0.69).abs() < 1e-3, "{terms:?}");
     assert!((terms.uncertainty - 100.0).abs() < 1e-6, "{terms:?}");
 }
@@ -516,12 +517,12 @@ fn an_unread_pod_counts_as_the_mean_of_what_others_send() {
 #[test]
 fn an_ageing_reading_counts_half_and_own_load_in_full() {
     let mut world = World::of(2);
-    world.pods[0].load(0, 6, 0.0).read_at(ago(6_000)).unanswered(1, 800);
+    world.pods[0].load(0, 150, 0.0).read_at(ago(6_000)).unanswered(1, 800);
     world.pods[1].load(0, 0, 0.0);
     let decision = world.decide(ASK);
     let terms = cost_of(&decision, 0).terms;
-    // Mean of 6 (weight 0.5) and 0 (weight 1) is 2; half of 6 and half of 2 are 4, of 100 ms each.
-    assert!((terms.queue - (100.0 + 400.0)).abs() < 1e-6, "{terms:?}");
+    // Mean of 150 (weight 0.5) and 0 (weight 1) is 50; half of each are 100, of 100 ms, less the 6 s since.
+    assert!((terms.queue - (100.0 + 4_000.0)).abs() < 1e-6, "{terms:?}");
     assert!((terms.uncertainty - 50.0).abs() < 1e-6, "{terms:?}");
 }
 

@@ -182,7 +182,7 @@ fn in_flight(pod: PodKey, sent_at: u64) -> InFlight {
 
 fn ledger_of(records: Vec<(PodKey, Record)>) -> Ledger {
     let mut ledger = Ledger::default();
-    ledger.replace(1, at(0), |_| records);
+    ledger.replace(1, at(0), |_| records, &[]);
     ledger
 }
 
@@ -382,12 +382,12 @@ fn views_are_bounded_and_the_most_silent_one_makes_room() {
     let mut ledger = Ledger::default();
     let records = || vec![(A, record_of(0))];
     for nonce in 0..LEDGER_VIEWS_MAX as u64 {
-        ledger.replace(nonce, at(1000 + nonce), |_| records());
+        ledger.replace(nonce, at(1000 + nonce), |_| records(), &[]);
     }
     assert_eq!(ledger.own(A, None).unanswered, 256);
-    ledger.replace(0, at(2000), |_| records());
+    ledger.replace(0, at(2000), |_| records(), &[]);
     assert_eq!((ledger.views.len(), ledger.own(A, None).unanswered), (256, 256));
-    ledger.replace(999, at(2000), |_| records());
+    ledger.replace(999, at(2000), |_| records(), &[]);
     assert_eq!((ledger.views.len(), ledger.own(A, None).unanswered), (256, 256));
     assert!(ledger.views.iter().all(|head| head.nonce != 1));
     let mut slots: Vec<u8> = ledger.views.iter().map(|head| head.slot).collect();
@@ -413,7 +413,7 @@ fn record_of(slot: u8) -> Record {
 #[test]
 fn a_clock_that_steps_back_does_not_keep_the_dead_alive() {
     let mut ledger = Ledger::default();
-    ledger.replace(1, at(1_000_000), |_| vec![(A, record_of(0))]);
+    ledger.replace(1, at(1_000_000), |_| vec![(A, record_of(0))], &[]);
     ledger.drop_silent(at(995_000));
     assert_eq!(ledger.own(A, None).unanswered, 1);
     ledger.drop_silent(at(994_999));
@@ -776,11 +776,39 @@ fn a_full_ledger_of_a_large_pool_fits_one_value() {
             ..record_of(0)
         };
         let records = (0..256).map(|n| (PodKey(u64::MAX - n), record)).collect();
-        ledger.replace(u64::MAX - view, at(1_700_000_000_000), |_| records);
+        let in_use: Vec<_> = (0..256).map(|n| (PodKey(u64::MAX - n), u64::MAX - n)).collect();
+        ledger.replace(u64::MAX - view, at(1_700_000_000_000), |_| records, &in_use);
     }
     let bytes = ledger.encode().unwrap();
     assert!(bytes.len() < 300 << 10, "{} bytes", bytes.len());
     assert_eq!(Ledger::decode(&bytes), Ok(ledger));
+}
+
+#[test]
+fn adapters_are_in_use_while_requests_are_in_flight_and_their_view_lives() {
+    let store = MemoryStore::default();
+    let (mut one, mut other) = (LedgerView::new("p", 1), LedgerView::new("p", 2));
+    let sent = |id, adapter| Sent {
+        adapter: Some(adapter),
+        ..stream(id, A)
+    };
+    let used = |ledger: &Ledger| {
+        let mut used: Vec<u64> = ledger.at(A).adapters_in_use().iter().map(|used| used.adapter).collect();
+        used.sort_unstable();
+        used
+    };
+    one.sent(&store, &sent(1, 7), at(1_000));
+    one.sent(&store, &sent(2, 7), at(1_000));
+    other.sent(&store, &sent(1, 7), at(1_000));
+    other.sent(&store, &sent(2, 8), at(1_000));
+    assert_eq!(used(other.ledger()), [7, 7, 8], "each view says its own");
+    one.ended(&store, 1, Outcome::Success, at(1_100));
+    assert_eq!(used(one.ledger()), [7, 7, 8]);
+    one.ended(&store, 2, Outcome::Success, at(1_200));
+    assert_eq!(used(one.ledger()), [7, 8]);
+    // The other view falls silent.
+    one.sent(&store, &sent(3, 9), at(1_200 + LEDGER_VIEW_SILENT.0 + 1));
+    assert_eq!(used(one.ledger()), [9]);
 }
 
 #[test]
@@ -797,14 +825,19 @@ fn pods_out_of_order_are_damage() {
 #[test]
 fn the_bytes_are_pinned() {
     let mut ledger = Ledger::default();
-    ledger.replace(7, at(300), |_| {
-        let generating = Record {
-            phase: Phase::Generating { answered_at: at(200) },
-            sent_at: at(100),
-            ..record_of(0)
-        };
-        vec![(PodKey(5), generating)]
-    });
+    ledger.replace(
+        7,
+        at(300),
+        |_| {
+            let generating = Record {
+                phase: Phase::Generating { answered_at: at(200) },
+                sent_at: at(100),
+                ..record_of(0)
+            };
+            vec![(PodKey(5), generating)]
+        },
+        &[(PodKey(5), 8)],
+    );
     let state = ledger.pod_mut(PodKey(5), at(300)).unwrap();
     state.memory.sent_adapter(9, at(100));
     #[rustfmt::skip]
@@ -818,6 +851,7 @@ fn the_bytes_are_pinned() {
         1, 9, 100,                              // one adapter, sent at 100
         0, 0, 0, 0, 0,                          // no tokens sent, no strikes, charged at 0, not avoided, no error
         1, 0, 1, 100, 220, 11, 1, 200, 1,       // one record: slot 0, 1 request, sent at 100, 1500 tokens, generating since 200
+        1, 0, 8,                                // one adapter in use: slot 0
     ];
     let bytes = ledger.encode().unwrap();
     assert_eq!(bytes[..8], [b'B', b'R', b'T', b'H', 2, 0, 2, 0]);

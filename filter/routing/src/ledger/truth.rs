@@ -132,6 +132,15 @@ impl Truth {
         self.in_flight.remove(&id);
     }
 
+    /// Adapters of the requests in flight, each once per pod.
+    pub fn adapters_in_use(&self) -> Vec<(PodKey, u64)> {
+        let in_flight = self.in_flight.values();
+        let mut used: Vec<_> = in_flight.filter_map(|r| Some((r.pod, r.adapter?))).collect();
+        used.sort_unstable();
+        used.dedup();
+        used
+    }
+
     /// The records to write, at most `bound` of them unless the pods alone are more. What happened
     /// before a pod's latest sample, or before the horizon, is folded.
     pub fn records(

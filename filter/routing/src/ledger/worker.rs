@@ -418,10 +418,10 @@ impl LedgerView {
     }
 
     fn rewrite(&mut self, now: UnixMillis) {
+        let in_use = self.truth.adapters_in_use();
         let (truth, facts) = (&mut self.truth, &self.facts);
-        self.seen.replace(self.nonce, now, |bound| {
-            truth.records(now, bound, |pod| facts.get(&pod).and_then(|fact| fact.sample_at))
-        });
+        let records = |bound| truth.records(now, bound, |pod| facts.get(&pod).and_then(|fact| fact.sample_at));
+        self.seen.replace(self.nonce, now, records, &in_use);
     }
 
     fn write(&mut self, store: &dyn SharedData, now: UnixMillis) -> Synced {

@@ -274,14 +274,6 @@ impl Chains {
         })
     }
 
-    /// The hash of the first `blocks` of the first prompt: what proxies that do not talk hash to
-    /// the same pod. `None` where it is shorter.
-    #[must_use]
-    pub fn start(&self, blocks: usize) -> Option<u64> {
-        let first = self.full().next()?;
-        first.get(blocks.checked_sub(1)?).copied()
-    }
-
     /// The part, 0 to 1, that so many full blocks are of all prompts.
     #[must_use]
     pub fn part(&self, blocks: u32) -> f64 {

@@ -14,6 +14,7 @@ use crate::decision::{PodFacts, PoolFacts};
 use crate::ledger::{LedgerView, PodFact};
 use crate::prefix::{Chains, Found, Written};
 use crate::view::prefix::PrefixView;
+use crate::view::seen::Seen;
 use crate::view::share::Share;
 use crate::view::sizes::Sizes;
 
@@ -40,6 +41,7 @@ pub(super) struct PoolView {
     pub prefix: Option<PrefixView>,
     share: Share,
     sizes: Sizes,
+    seen: Seen,
     snapshot: Option<Snapshot>,
     /// Ledger keys of the snapshot's pods, in their order.
     keys: Vec<PodKey>,
@@ -57,6 +59,7 @@ impl PoolView {
             prefix: PrefixView::new(pool, pools),
             share: Share::default(),
             sizes: Sizes::default(),
+            seen: Seen::default(),
             snapshot: None,
             keys: Vec::new(),
             head: Vec::new(),
@@ -110,7 +113,9 @@ impl PoolView {
         if let Some(prefix) = &mut self.prefix {
             prefix.facts(pods, self.share.own());
         }
-        self.snapshot = Some(Snapshot::new(table));
+        let snapshot = Snapshot::new(table);
+        self.seen.add(&snapshot);
+        self.snapshot = Some(snapshot);
         Ok(true)
     }
 
@@ -142,6 +147,8 @@ impl PoolView {
                 rate: known.rate(),
                 // Further ahead than any avoidance lasts: from before the clock stepped back.
                 avoided_until: known.avoided_until().filter(|until| until.since(now) <= AVOID_MAX),
+                adapters_in_use: known.adapters_in_use(),
+                seen_adapters: self.seen.at(*key),
                 recent_adapters: known.recent_adapters(row.incarnation),
             }
         });

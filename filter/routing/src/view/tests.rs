@@ -158,14 +158,15 @@ fn behind_one(reported_at: Option<UnixMillis>) -> u64 {
         .unwrap();
     let mut view = view(ONE, 1);
     decide(&mut view, &store, 1, Some("base"), 50);
-    decide(&mut view, &store, 2, Some("base"), 200).why.predicted.unwrap().0
+    decide(&mut view, &store, 2, Some("base"), 60).why.predicted.unwrap().0
 }
 
 #[test]
 fn own_requests_are_part_of_what_a_report_after_them_shows() {
-    // 1,000 tokens take 125 ms: the own one ahead and itself, and what the page had queued before that.
-    assert_eq!(behind_one(Some(at(100))), 250);
-    assert_eq!(behind_one(None), 375);
+    // 1,000 tokens take 125 ms: the own one ahead and itself, and what is left after 60 ms of what the page had
+    // queued before that.
+    assert_eq!(behind_one(Some(at(55))), 250);
+    assert_eq!(behind_one(None), 250 + 125 - 60);
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Models and adapters: who may be asked, who is warm, and when the answer is 404.
 
 use super::*;
+use crate::decision::adapter_key;
+use crate::ledger::InUse;
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -23,14 +25,14 @@ fn a_saturated_home_and_a_cold_load_are_traded_by_cost() {
     for pod in &mut world.pods {
         pod.lists(SQL);
     }
-    // 50 queued of 800 tokens are 5 s: less than a cold load of 20 s.
+    // 50 queued of 800 tokens are 4.5 s by now, and as much is lost by those who come behind: less than 20 s.
     world.pods[0].active(&[SQL], 4).load(10, 50, 0.5);
     world.pods[1].load(10, 0, 0.5).resident(&[]);
     world.always(ask_for("sql"), 0);
-    // 250 are 25 s.
-    world.pods[0].load(10, 250, 0.5);
+    // 150 are 14.5 and 15 s.
+    world.pods[0].load(10, 150, 0.5);
     world.always(ask_for("sql"), 1);
-    world.pool.adapters.cold_load = Millis(30_000);
+    world.pool.adapters.cold_load = Millis(40_000);
     world.always(ask_for("sql"), 0);
 }
 
@@ -92,10 +94,47 @@ fn where_the_engine_says_what_is_in_memory_it_is_believed_over_older_memory() {
 }
 
 #[test]
+fn what_was_seen_in_flight_is_warm_whoever_sent_it_and_pushes_out_what_we_sent() {
+    let mut world = World::of(1);
+    world.pods[0].lists(SQL).active(&[], 2);
+    let tier = |world: &World| cost_of(&world.decide(ask_for("sql")), 0).tier;
+    world.pods[0].saw("sql", ago(9_000));
+    assert_eq!(tier(&world), Tier::Recent);
+    world.pods[0].saw("a", ago(8_000)).sent("a", ago(8_500));
+    assert_eq!(tier(&world), Tier::Recent, "one other, known twice");
+    world.pods[0].sent("b", ago(7_000));
+    assert_eq!(tier(&world), Tier::Host);
+    world.pods[0].sent("sql", ago(6_000));
+    assert_eq!(tier(&world), Tier::Recent, "used again");
+    world.pods[0].saw("c", ago(5_000)).saw("d", ago(4_000));
+    assert_eq!(tier(&world), Tier::Host);
+    world.pods[0].saw("sql", ago(3_000));
+    assert_eq!(tier(&world), Tier::Recent);
+}
+
+#[test]
+fn a_pod_whose_slots_our_own_requests_fill_loses_to_a_cold_one() {
+    let mut world = World::of(2);
+    world.pool.adapters.cold_load = Millis(2_000);
+    for pod in &mut world.pods {
+        pod.lists(SQL).active(&[], 2);
+    }
+    world.pods[0].sent("sql", ago(1_000));
+    world.always(ask_for("sql"), 0);
+    world.pods[0].in_use = [1, 2].map(InUse::of).to_vec();
+    // The wait for a slot is longer than the load.
+    world.always(ask_for("sql"), 1);
+    // One of ours is in flight there: it has one.
+    world.pods[0].in_use.push(InUse::of(adapter_key("sql")));
+    world.always(ask_for("sql"), 0);
+}
+
+#[test]
 fn slots_taken_by_others_cost_a_wait_and_running_and_waiting_are_one_set() {
     #[track_caller]
     fn check(others: &[u16], max: u32, expected: f64) {
         let mut world = World::of(1);
+        world.elsewhere = 1.0;
         let others: Vec<_> = others.iter().copied().map(berth_shared_state::table::NameId).collect();
         world.pods[0].lists(SQL).sent("sql", ago(1_000)).active(&others, max);
         let terms = cost_of(&world.decide(ask_for("sql")), 0).terms;
@@ -112,6 +151,7 @@ fn slots_taken_by_others_cost_a_wait_and_running_and_waiting_are_one_set() {
 #[test]
 fn waiting_adapters_take_slots_too() {
     let mut world = World::of(1);
+    world.elsewhere = 1.0;
     world.pods[0].lists(SQL).active(&[FR], 2).sent("sql", ago(1_000));
     world.pods[0].row.activity.as_mut().unwrap().waiting = vec![berth_shared_state::table::NameId(9)];
     assert_eq!(cost_of(&world.decide(ask_for("sql")), 0).terms.adapter, 3_000.0);
@@ -148,6 +188,9 @@ fn proxies_that_do_not_talk_agree_on_a_home_for_a_cold_adapter() {
     world.pods[home].resident(&[]);
     let decision = world.decide(ask_for("sql"));
     assert!((cost_of(&decision, home).terms.adapter - 20_000.0).abs() < 1e-6);
+    // Elsewhere it would be one more copy: 20 s x (1 + 5 x 0.9).
+    let other = usize::from(home == 0);
+    assert!((cost_of(&decision, other).terms.adapter - 110_000.0).abs() < 1e-6);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use berth_shared_state::table::{ActiveAdapters, Discovered, Load, Models, NameId
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 
 use crate::decision::{Action, Ask, Decision, Input, PodFacts, PoolFacts, adapter_key, decide};
-use crate::ledger::OwnLoad;
+use crate::ledger::{InUse, OwnLoad};
 
 pub const NOW: UnixMillis = UnixMillis(10_000_000);
 /// Names of every table here.
@@ -26,6 +26,8 @@ pub struct Pod {
     pub rate: Option<f64>,
     pub avoided_until: Option<UnixMillis>,
     pub recent: Vec<(u64, UnixMillis)>,
+    pub seen: Vec<(u64, UnixMillis)>,
+    pub in_use: Vec<InUse>,
 }
 
 #[derive(Clone, Debug)]
@@ -101,6 +103,8 @@ pub fn idle(index: usize) -> Pod {
         rate: None,
         avoided_until: None,
         recent: Vec::new(),
+        seen: Vec::new(),
+        in_use: Vec::new(),
     }
 }
 
@@ -132,7 +136,14 @@ impl Pod {
     }
 
     pub fn sent(&mut self, adapter: &str, at: UnixMillis) -> &mut Self {
+        self.recent.retain(|(known, _)| *known != adapter_key(adapter));
         self.recent.insert(0, (adapter_key(adapter), at));
+        self
+    }
+
+    pub fn saw(&mut self, adapter: &str, at: UnixMillis) -> &mut Self {
+        self.seen.retain(|(known, _)| *known != adapter_key(adapter));
+        self.seen.insert(0, (adapter_key(adapter), at));
         self
     }
 
@@ -212,6 +223,8 @@ impl World {
             cached: pod.cached,
             rate: pod.rate,
             avoided_until: pod.avoided_until,
+            adapters_in_use: &pod.in_use,
+            seen_adapters: &pod.seen,
             recent_adapters: &pod.recent,
         };
         self.pods.iter().zip(snapshot.pods()).map(facts).collect()

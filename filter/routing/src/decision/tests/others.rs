@@ -1,0 +1,110 @@
+//! What is believed of proxies that send to the same pods and do not talk.
+
+use super::*;
+use crate::cost::Terms;
+use crate::prefix::Beginning;
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
+/// A prompt that begins in one of so many ways.
+fn begins(key: u64) -> Ask<'static> {
+    Ask {
+        start: Some(Beginning { key, share: 0.0 }),
+        ..ASK
+    }
+}
+
+/// Equal pods that report hits.
+fn caching(pods: usize, elsewhere: f64) -> World {
+    let mut world = World::of(pods);
+    world.elsewhere = elsewhere;
+    for pod in &mut world.pods {
+        pod.row.rates.requests = Some(10.0);
+        pod.row.rates.prompt_tokens = Some(8_000.0);
+        pod.row.rates.cached_prompt_tokens = Some(4_000.0);
+    }
+    world
+}
+
+fn terms(world: &World, ask: Ask<'_>, pod: usize) -> Terms {
+    cost_of(&world.decide(ask), pod).terms
+}
+
+#[test]
+fn equal_pods_are_told_apart_by_the_beginning_of_the_prompt() {
+    let mut world = caching(6, 0.0);
+    let homes: Vec<usize> = (0..20).map(|key| first(&world.decide(begins(key)))).collect();
+    for (key, home) in (0..20).zip(&homes) {
+        world.always(begins(key), *home);
+    }
+    assert!((0..6).filter(|pod| homes.contains(pod)).count() > 3, "{homes:?}");
+    // A lone proxy pays nothing for it: any difference counts more.
+    world.pods[homes[0]].unanswered(1, 800);
+    assert_ne!(first(&world.decide(begins(0))), homes[0]);
+    let there = terms(&world, begins(0), homes[0]);
+    assert_eq!((there.prefill, there.away), (100.0, 0.0));
+}
+
+#[test]
+fn where_engines_find_nothing_cached_a_beginning_says_nothing() {
+    let mut world = caching(2, 0.9);
+    for pod in &mut world.pods {
+        pod.row.rates.cached_prompt_tokens = Some(0.0);
+    }
+    let picked: Vec<usize> = (0..40).map(|seed| first(&world.decide_with(begins(1), seed))).collect();
+    assert!(picked.contains(&0) && picked.contains(&1));
+    assert_eq!(terms(&world, begins(1), 0), terms(&world, ASK, 0));
+}
+
+#[test]
+fn as_far_as_others_send_the_home_holds_the_prefix_and_other_pods_would_be_one_copy_more() {
+    let alone = caching(2, 0.0);
+    let home = first(&alone.decide(begins(1)));
+    let mut world = caching(2, 0.5);
+    world.always(begins(1), home);
+    // 0.9 x 0.5 of 800 tokens are there.
+    let there = terms(&world, begins(1), home);
+    assert_eq!((there.prefill, there.away), (55.0, 0.0));
+    let other = terms(&world, begins(1), 1 - home);
+    assert!(
+        (other.prefill - 100.0).abs() < 1e-9 && (other.away - 450.0).abs() < 1e-9,
+        "{other:?}"
+    );
+    // Half a second of queue is worth it, two are not.
+    world.pods[home].unanswered(1, 3_200);
+    world.always(begins(1), home);
+    world.pods[home].unanswered(3, 12_800);
+    world.always(begins(1), 1 - home);
+}
+
+#[test]
+fn a_popular_beginning_has_as_many_homes_as_its_share_needs() {
+    let mut world = caching(8, 0.5);
+    for pod in &mut world.pods {
+        pod.load(2, 0, 0.1);
+    }
+    let homes = |share| {
+        let start = Some(Beginning { key: 1, share });
+        let decision = world.decide(Ask { start, ..ASK });
+        (0..8).filter(|pod| cost_of(&decision, *pod).terms.away == 0.0).count()
+    };
+    // One for each half of a pod's fair share.
+    assert_eq!([0.0, 0.06, 0.07, 0.25, 1.0].map(homes), [1, 1, 2, 4, 8]);
+}
+
+#[test]
+fn what_others_sent_since_the_reading_went_where_it_was_most_welcome() {
+    let mut world = World::of(3);
+    for (pod, running) in world.pods.iter_mut().zip([0, 4, 20]) {
+        pod.load(running, 0, 0.1);
+    }
+    // Ours since: two at the first pod. Others send three times as much: six, to where the level is 5.
+    world.pods[0].unanswered(2, 0);
+    let running = |world: &World, pod| {
+        let terms = terms(world, ASK, pod);
+        (terms.harm - 100.0 * f64::from(world.pods[pod].own.unanswered)) / 12.0
+    };
+    assert!((0..3).all(|pod| (running(&world, pod) - [2.0, 4.0, 20.0][pod]).abs() < 1e-9));
+    world.elsewhere = 0.75;
+    assert!((0..3).all(|pod| (running(&world, pod) - [7.0, 5.0, 20.0][pod]).abs() < 1e-9));
+}

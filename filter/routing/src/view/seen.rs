@@ -1,0 +1,125 @@
+//! Which adapters the gauges showed in flight at a pod lately, whoever sent them.
+//!
+//! What this proxy sent it knows; what others sent shows on the pods' pages while it runs. All proxies read the
+//! same pages, so they agree on where an adapter lives without talking. An engine keeps the adapters used last, so
+//! the order is what matters. Deliberately not here: own requests ([`crate::ledger`]).
+
+use berth_shared_state::limits::ADAPTERS_REMEMBERED;
+use berth_shared_state::pod::PodKey;
+use berth_shared_state::snapshot::Snapshot;
+use berth_shared_state::units::UnixMillis;
+use hashbrown::HashMap;
+
+use crate::decision::adapter_key;
+
+/// Adapters of one incarnation of a pod, newest first.
+#[derive(Clone, Debug, Default)]
+struct AtPod {
+    incarnation: u32,
+    adapters: Vec<(u64, UnixMillis)>,
+}
+
+/// What was seen of a pool.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Seen {
+    pods: HashMap<PodKey, AtPod>,
+}
+
+impl Seen {
+    /// Takes in a new table. Pods that are not in it are forgotten.
+    pub fn add(&mut self, snapshot: &Snapshot) {
+        let mut before = core::mem::take(&mut self.pods);
+        for row in snapshot.pods() {
+            let key = row.address.key();
+            let mut at_pod = before.remove(&key).unwrap_or_default();
+            if at_pod.incarnation != row.incarnation {
+                at_pod.adapters.clear();
+                at_pod.incarnation = row.incarnation;
+            }
+            if let (Some(active), Some(at)) = (&row.activity, row.scraped_at) {
+                for id in active.running.iter().take(ADAPTERS_REMEMBERED) {
+                    at_pod.saw(adapter_key(snapshot.name(*id)), at);
+                }
+            }
+            if !at_pod.adapters.is_empty() {
+                self.pods.insert(key, at_pod);
+            }
+        }
+    }
+
+    /// At a pod: [`adapter_key`] and when it was last seen in flight, newest first.
+    pub fn at(&self, pod: PodKey) -> &[(u64, UnixMillis)] {
+        self.pods.get(&pod).map_or(&[], |at_pod| &at_pod.adapters)
+    }
+}
+
+impl AtPod {
+    fn saw(&mut self, adapter: u64, at: UnixMillis) {
+        self.adapters.retain(|(known, _)| *known != adapter);
+        self.adapters.insert(0, (adapter, at));
+        self.adapters.truncate(ADAPTERS_REMEMBERED);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_shared_state::table::{ActiveAdapters, NameId, PodRow, Table};
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
+
+    const POD: &str = "10.0.0.1:80";
+
+    /// A table of one pod that runs these of the adapters a, b and c.
+    fn table(at: u64, running: &[u16], incarnation: u32) -> Snapshot {
+        let mut row = PodRow::unread(POD.parse().unwrap(), UnixMillis(0));
+        row.scraped_at = Some(UnixMillis(at));
+        row.incarnation = incarnation;
+        row.activity = Some(ActiveAdapters {
+            running: running.iter().map(|id| NameId(*id)).collect(),
+            waiting: Vec::new(),
+            max: Some(2),
+        });
+        Snapshot::new(Table {
+            names: ["a", "b", "c"].map(str::to_owned).to_vec(),
+            pods: vec![row],
+            ..Table::default()
+        })
+    }
+
+    #[track_caller]
+    fn check(seen: &Seen, expected: &[(&str, u64)]) {
+        let key = POD.parse::<berth_shared_state::pod::PodAddress>().unwrap().key();
+        let expected: Vec<_> = expected
+            .iter()
+            .map(|(name, at)| (adapter_key(name), UnixMillis(*at)))
+            .collect();
+        assert_eq!(seen.at(key), expected);
+    }
+
+    #[test]
+    fn adapters_in_flight_are_remembered_newest_first_until_a_restart() {
+        let mut seen = Seen::default();
+        seen.add(&table(1, &[0, 1], 0));
+        check(&seen, &[("b", 1), ("a", 1)]);
+        seen.add(&table(2, &[0], 0));
+        check(&seen, &[("a", 2), ("b", 1)]);
+        seen.add(&table(3, &[], 0));
+        check(&seen, &[("a", 2), ("b", 1)]);
+        seen.add(&table(4, &[2], 1));
+        check(&seen, &[("c", 4)]);
+        seen.add(&Snapshot::default());
+        check(&seen, &[]);
+    }
+
+    #[test]
+    fn they_are_bounded() {
+        let mut at_pod = AtPod::default();
+        for adapter in 0..=ADAPTERS_REMEMBERED as u64 {
+            at_pod.saw(adapter, UnixMillis(adapter));
+        }
+        assert_eq!(at_pod.adapters.len(), ADAPTERS_REMEMBERED);
+        assert_eq!(at_pod.adapters.last(), Some(&(1, UnixMillis(1))));
+    }
+}
