@@ -1,8 +1,9 @@
-use berth_shared_state::table::NameId;
+use berth_shared_state::table::{ActiveAdapters, NameId};
 use berth_shared_state::units::Millis;
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
+use super::adapter::in_flight;
 use super::*;
 use crate::decision::tests::world::{NOW, Pod, World, ago, idle};
 use crate::ledger::InUse;

@@ -72,11 +72,11 @@ impl Agreed {
         self.prefix.is_some_and(|home| home.is(row))
     }
 
-    /// The part of a prompt, 0 to 1, that is likely cached at a pod.
-    pub fn cached(&self, pod: &PodFacts<'_>) -> f64 {
+    /// The part of a prompt, 0 to 1, that is likely cached at a candidate.
+    pub fn cached(&self, one: &Candidate<'_>) -> f64 {
         // Each engine of a pod has a cache of its own, and nobody knows which one was asked.
-        let sent = pod.cached / f64::from(pod.row.load.engines.max(1));
-        let by_others = if self.is_home(pod.row) { self.shared } else { 0.0 };
+        let sent = one.pod.cached / f64::from(one.pod.row.load.engines.max(1));
+        let by_others = if one.is_home { self.shared } else { 0.0 };
         sent.max(by_others)
     }
 
@@ -91,7 +91,7 @@ impl Agreed {
         }
     }
 
-    /// The terms of a candidate whose need is known. `name`: the adapter's, if warmth counts.
+    /// The terms of a candidate whose need and home are known. `name`: the adapter's, if warmth counts.
     pub fn terms(
         &self,
         input: &Input<'_>,
@@ -108,7 +108,7 @@ impl Agreed {
                 self.slots(one.pod, one.stage, one.tier, name, question),
             )
         });
-        let away = self.prefix.is_some_and(|home| !home.is(row));
+        let away = self.prefix.is_some() && !one.is_home;
         let others = Others {
             away: if away { self.shared } else { 0.0 },
             since: self.since.at(question.fleet, one.pod, one.stage),

@@ -204,7 +204,7 @@ impl<'a> Candidates<'a> {
         let agreed = Agreed::new(self.input, &self.fleet, &self.list, name.filter(|_| cold));
         for one in &mut self.list {
             one.is_home = agreed.is_home(one.pod.row);
-            one.need = self.input.ask.need(agreed.cached(one.pod));
+            one.need = self.input.ask.need(agreed.cached(one));
             one.terms = agreed.terms(self.input, one, name, &question);
             one.cost = one.terms.total();
         }
