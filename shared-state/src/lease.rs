@@ -103,7 +103,7 @@ struct Write {
 }
 
 impl Seat {
-    /// A candidate for the pool whose lease has this key ([`crate::names::lease_key`]). It holds nothing.
+    /// A candidate for the pool whose lease has this key ([`crate::names::Keys`]). It holds nothing.
     #[must_use]
     pub fn new(key: String, me: Candidate) -> Self {
         Self {

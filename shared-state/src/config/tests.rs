@@ -1304,3 +1304,38 @@ mod native {
         }
     }
 }
+
+#[track_caller]
+fn check_source(changes: &[(&str, Value)], other: bool) {
+    let source = |changes| parse(&document(changes)).unwrap().pools[0].source();
+    assert_eq!(source(changes) != source(&[]), other, "{changes:?}");
+}
+
+#[test]
+fn what_a_table_is_read_from_tells_configs_apart_and_how_often_or_what_for_does_not() {
+    check_source(&[("pools.0.discovery.static", json!(["10.9.9.9:8000"]))], true);
+    check_source(
+        &[("pools.0.discovery", json!({"envoy_admin": {"cluster": "llama"}}))],
+        true,
+    );
+    check_source(&[("pools.0.engine", json!("sglang"))], true);
+    for (option, value) in [
+        ("path", json!("/other")),
+        ("port", json!(9000)),
+        ("cluster", json!("other")),
+        ("address_header", json!(names::DESTINATION_ENDPOINT)),
+        ("headers", json!({"authorization": {"env": "KEY"}})),
+        ("tls", json!(true)),
+    ] {
+        check_source(&[(&format!("pools.0.scrape.{option}"), value)], true);
+    }
+    check_source(&[("pools.0.scrape.interval", json!("500ms"))], false);
+    check_source(&[("pools.0.scrape.in_band", json!(false))], false);
+    check_source(&[("pools.0.routing.expected_output_tokens", json!(7))], false);
+    check_source(&[("poll.budget_per_second", json!(100))], false);
+    let every = |interval: &str| {
+        let admin = json!({"envoy_admin": {"cluster": "llama", "interval": interval, "allow": ["10.0.0.0/8"]}});
+        parse(&document(&[("pools.0.discovery", admin)])).unwrap().pools[0].source()
+    };
+    assert_eq!(every("2s"), every("3s"));
+}
