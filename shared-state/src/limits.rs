@@ -233,6 +233,11 @@ pub const REFRESH_AT_ONCE: Millis = Millis(200);
 /// A lease that its holder has not renewed for this long is open to all. Short of [`STALE_AFTER_FLOOR`]
 /// by more than a look, so that readings are still believed when the next poller begins.
 pub const LEASE: Millis = Millis(3_000);
+/// Longest time that an unrenewed lease lasts, after several holders in a row have died: one more VM per minute may
+/// follow them, and a proxy of eight workers still reads its pods again if only a few died of something else.
+pub const LEASE_MAX: Millis = Millis(60_000);
+/// Who held a lease for this long did not die of what its predecessors died of: every page was read often.
+pub const LEASE_PROVEN: Millis = Millis(60_000);
 /// The holder renews this often: two renewals may be lost to a busy thread. Also how long two may poll
 /// when a better candidate takes over from one that is alive.
 pub const LEASE_RENEW: Millis = Millis(1_000);

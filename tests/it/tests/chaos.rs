@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use berth_shared_state::config::{Config, Discovery};
-use berth_shared_state::limits::{LEASE, LEASE_LOOK, TICK};
+use berth_shared_state::limits::{LEASE, LEASE_LOOK, LEASE_MAX, LEASE_PROVEN, TICK};
 use berth_shared_state::names::{self, Keys};
 use berth_shared_state::table;
 use berth_tests_host::{Answer, CasRules, Host, PluginId, Thread};
@@ -14,7 +14,7 @@ use fastrand::Rng;
 
 use crate::scenarios::wasm::{VM_ID, plugin, process_with};
 
-/// Time without a living poller after any death: its lease, a look, and a tick to poll in.
+/// Time without a living poller after the death of one that has lived for a minute, or the first: its lease, a look, and a tick to poll in.
 const GAP: u64 = LEASE.0 + LEASE_LOOK.0 + 2 * TICK.0;
 /// A pod is read once in this time by each who polls; twice at a change of the poller.
 const INTERVAL: u64 = 1_000;
@@ -161,9 +161,11 @@ fn without_a_service_each_death_makes_another_root_poll() {
         let filter = proxy.filters[0];
         for _ in 0..2 {
             let (_, thread) = proxy.settles("one of three");
+            proxy.wait(LEASE_PROVEN.0);
             proxy.host.kill(filter, thread);
         }
         let (_, last) = proxy.settles("the last of three");
+        proxy.wait(LEASE_PROVEN.0);
         proxy.host.kill(filter, last);
         proxy.wait(20_000);
         // A request makes a new VM on a worker, and that one polls.
@@ -248,7 +250,7 @@ fn two_pools_of_one_name_are_read_each_by_its_own() {
     }
 }
 
-/// Anything at any time. What must hold: somebody reads within [`GAP`] of the last change, never more
+/// Anything at any time. What must hold: somebody reads within [`LEASE_MAX`] of the last change, never more
 /// than two at once within a lease, and the process stays sound.
 #[track_caller]
 fn chaos(rules: CasRules, seed: u64) {
@@ -284,8 +286,8 @@ fn chaos(rules: CasRules, seed: u64) {
             "seed {seed}: {scrapes} in {seconds} s"
         );
     }
-    // The workers' VMs live again; whoever is left, one polls.
-    proxy.wait(1_500);
+    // The workers' VMs live again; whoever is left, one polls, though many died in a row.
+    proxy.wait(LEASE_MAX.0);
     for worker in 0..2 {
         let filter = proxy.filters[proxy.filters.len() - 1];
         proxy.host.open(filter, worker);
