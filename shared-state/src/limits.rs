@@ -67,6 +67,9 @@ pub const MODELS_REFRESH_MIN: Millis = Millis(2_000);
 pub const DISCOVERY_TIMEOUT: Millis = Millis(5_000);
 /// A table without news is published this often, so that readers see a live poller.
 pub const PUBLISH_HEARTBEAT: Millis = Millis(3_000);
+/// Least time between two tables; a large one has one more millisecond for each [`TABLE_BYTES_PER_MILLI`], as for its
+/// readers: the thread that polls serves requests too, and writes every pod's row each time.
+pub const PUBLISH_MIN: Millis = Millis(100);
 /// Equal pages under load before a pod counts as frozen: that many scrapes ...
 pub const FROZEN_SCRAPES: u32 = 10;
 /// ... and this long, since one long prefill step moves nothing either.

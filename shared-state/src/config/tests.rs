@@ -1339,3 +1339,20 @@ fn what_a_table_is_read_from_tells_configs_apart_and_how_often_or_what_for_does_
     };
     assert_eq!(every("2s"), every("3s"));
 }
+
+#[test]
+fn a_budget_is_at_least_one_read_per_pool() {
+    let with = |budget: u64| {
+        let pool = |n: u64| json!({"name": format!("p{n}"), "discovery": {"static": [format!("10.0.0.{n}:8000")]}});
+        let pools: Vec<Value> = (1..=64).map(pool).collect();
+        parse(&json!({"pools": pools, "poll": {"budget_per_second": budget}}))
+    };
+    let config = with(64).unwrap();
+    assert!(config.pools.iter().all(|pool| pool.scrape.per_second == 1));
+    let errors = with(63).unwrap_err();
+    assert_eq!(
+        errors.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["poll.budget_per_second: 63: must be at least 1 for each pool, here 64: each gets an equal share"]
+    );
+    assert!(with(130).unwrap().pools.iter().all(|pool| pool.scrape.per_second == 2));
+}

@@ -106,7 +106,8 @@ impl PoolView {
         let (ledger, pods) = (self.ledger.ledger(), table.pods.iter().zip(&self.keys));
         self.share
             .add(pods.clone().map(|(row, key)| (row, ledger.own(*key, None))));
-        self.sizes.add(table.pods.iter(), table.scrape_interval);
+        self.sizes
+            .add(table.pods.iter(), table.scrape_interval, table.written_at);
         if let Some(prefix) = &mut self.prefix {
             prefix.facts(pods, self.share.own());
         }
