@@ -10,7 +10,7 @@ use berth_filter_routing::request::{Api, Facts, ModelsQuestion, PassReason};
 use berth_filter_routing::view::{Counts, Request, Steering, View};
 use berth_shared_state::config::{BodyMode, Config, Pool};
 use berth_shared_state::limits::TICK;
-use berth_shared_state::names;
+use berth_shared_state::names::{self, Keys};
 use berth_shared_state::pod::PodAddress;
 use berth_shared_state::reports::{self, Outbox};
 use berth_shared_state::store;
@@ -55,7 +55,11 @@ impl Gateway {
         let view = View::new(Rc::clone(&config), seed(), seed());
         Some(Self {
             stats: known(&config),
-            outboxes: config.pools.iter().map(|pool| Outbox::new(&pool.name)).collect(),
+            outboxes: config
+                .pools
+                .iter()
+                .map(|pool| Outbox::new(Keys::of(pool).reports))
+                .collect(),
             poller: PollerRoot::new(&config, Part::Filter),
             config,
             view,
@@ -138,8 +142,7 @@ impl Gateway {
                 .observe(&names::pool_stat(&decision.why.pool, "table_age_ms"), age.0);
         }
         if decision.refresh_models {
-            let asked = host::now().0.to_le_bytes();
-            let _ = store::put(&HostStore, &names::refresh_key(&decision.why.pool), &asked);
+            self.ask_for_models(&decision.why.pool);
         }
         let stat = match &decision.action {
             Action::Route { .. } => "routed".to_owned(),
@@ -150,6 +153,14 @@ impl Gateway {
         self.stats
             .observe("berth.decision_us", host::now_nanos().saturating_sub(began) / 1000);
         Some(decision)
+    }
+
+    /// A model that no pod lists was asked for: the poller shall look.
+    fn ask_for_models(&self, pool: &str) {
+        if let Some(pool) = self.config.pools.iter().find(|known| known.name == pool) {
+            let asked = host::now().0.to_le_bytes();
+            let _ = store::put(&HostStore, &Keys::of(pool).refresh, &asked);
+        }
     }
 
     /// A request that is none of Berth's business, or that it cannot hold.

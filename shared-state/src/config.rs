@@ -115,8 +115,23 @@ pub struct Pool {
     pub routing: Routing,
 }
 
-/// How the pods of a pool are found.
-#[derive(Clone, Debug, PartialEq)]
+impl Pool {
+    /// Tells apart which pods are read and how: the engine, the discovery, what it may bring, and where the pages
+    /// are. Not how often: a table means the same then, and a config that changes only that goes on with it.
+    /// xxh64, equal in all artifacts of one version.
+    #[must_use]
+    pub fn source(&self) -> u64 {
+        let scrape = &self.scrape;
+        let pages = (&scrape.path, scrape.port, &scrape.cluster, &scrape.address_header);
+        let read = (self.engine, pages, &scrape.headers, scrape.tls);
+        // Nothing of this can fail to be written.
+        let bytes = postcard::to_extend(&(&self.discovery, &self.allow, read), Vec::new());
+        xxh64(&bytes.unwrap_or_default(), 0)
+    }
+}
+
+/// How the pods of a pool are found. Serialized for [`Pool::source`] alone, hence without times.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum Discovery {
     /// A fixed list. At least one, no duplicates.
     Static(Vec<PodAddress>),
@@ -127,6 +142,7 @@ pub enum Discovery {
         /// Cluster that reaches the admin listener.
         admin: String,
         /// Time between two reads.
+        #[serde(skip)]
         interval: Millis,
     },
     /// EndpointSlices of a Kubernetes Service.
@@ -167,7 +183,7 @@ impl Discovery {
 }
 
 /// How an HTTP endpoint is asked for pods.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Asks {
     /// Callout cluster that reaches it.
     pub cluster: String,
@@ -176,11 +192,12 @@ pub struct Asks {
     /// Headers whose values come from the VM's environment: (header, variable). Never printed.
     pub headers: Vec<(String, String)>,
     /// Time between two reads.
+    #[serde(skip)]
     pub interval: Millis,
 }
 
 /// What is taken from the EndpointSlices of a namespace.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Service {
     /// Its namespace.
     pub namespace: String,
@@ -193,7 +210,7 @@ pub struct Service {
 }
 
 /// A port of an endpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum PortOf {
     /// By the name it has in the slice.
     Name(String),

@@ -6,7 +6,7 @@
 //!          v                                     |
 //!      standing by --- absent: create ---------->+---> holding --- due: renew --+
 //!          ^           expired, or still for     |        ^                     |
-//!          |           one LEASE: take over      |        +------- written -----+
+//!          |           as long: take over        |        +------- written -----+
 //!          |           I am the better one       |        |
 //!          +------- somebody was faster ---------+        |
 //!          +------- another's, or the host refuses -------+
@@ -27,7 +27,12 @@
 //! renewal is younger than [`LEASE_RENEW`], and renews first otherwise; a renewal fails once somebody
 //! took over. Two poll at once only where a better candidate, or a step of the wall clock, takes a
 //! lease from a living holder: until that one's next renewal. Expiry goes by the wall clock or, should
-//! that step back, by a token that was seen unchanged for one [`LEASE`].
+//! that step back, by a token that was seen unchanged for as long.
+//!
+//! A holder that dies leaves its pods and pages to the next, and may have died of them. So a lease lasts [`LEASE`] after
+//! its last renewal, but twice as long for each holder in a row before that let it expire, up to [`LEASE_MAX`]: one bad
+//! page takes one VM a minute at most, not all within seconds. A lease that is given back, or held for
+//! [`LEASE_PROVEN`], counts anew. A better candidate does not wait: there are few of them.
 //!
 //! Deliberately not here: what the holder does ([`crate::poll`]), and any tie to a thread: the main
 //! thread's contexts cannot be told from the workers', and are not better.
@@ -35,7 +40,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Clock;
-use crate::limits::{LEASE, LEASE_LOOK, LEASE_PATIENCE, LEASE_RENEW};
+use crate::limits::{LEASE, LEASE_LOOK, LEASE_MAX, LEASE_PATIENCE, LEASE_PROVEN, LEASE_RENEW};
 use crate::sealed::{self, Kind};
 use crate::store::{Cas, SharedData, StoreError, Stored};
 use crate::units::{Millis, UnixMillis};
@@ -75,6 +80,26 @@ pub struct Lease {
     pub holder: Candidate,
     /// Open to all from then on; 0 = given back.
     pub expires: UnixMillis,
+    /// How often in a row it ended by expiry before this holder, and not by being given back.
+    pub expired: u32,
+}
+
+impl Lease {
+    /// From a renewal until the lease is open to all: [`LEASE`], and twice as long for each end by expiry, up to
+    /// [`LEASE_MAX`]. What a holder died of, a page for one, may be what the next one will die of.
+    fn lasts(expired: u32) -> Millis {
+        let doubled = 1u64.checked_shl(expired).unwrap_or(u64::MAX);
+        Millis(LEASE.0.saturating_mul(doubled).min(LEASE_MAX.0))
+    }
+
+    /// As a holder leaves it to the next: what is given back ended well.
+    const fn ended(self) -> u32 {
+        if self.expires.0 == 0 {
+            0
+        } else {
+            self.expired.saturating_add(1)
+        }
+    }
 }
 
 /// One candidate's side of one pool's lease.
@@ -89,6 +114,10 @@ pub struct Seat {
     due: Millis,
     /// First look.
     since: Option<Millis>,
+    /// [`Lease::expired`] of a lease that it takes.
+    expired: u32,
+    /// Since when it has held without a break.
+    held_since: Option<Millis>,
     /// The token as last seen, and since when it has been that one.
     seen: Option<(Option<Cas>, Millis)>,
     /// A token of nothing was refused: the host creates without one.
@@ -103,7 +132,7 @@ struct Write {
 }
 
 impl Seat {
-    /// A candidate for the pool whose lease has this key ([`crate::names::lease_key`]). It holds nothing.
+    /// A candidate for the pool whose lease has this key ([`crate::names::Keys`]). It holds nothing.
     #[must_use]
     pub fn new(key: String, me: Candidate) -> Self {
         Self {
@@ -113,6 +142,8 @@ impl Seat {
             holds: false,
             due: Millis(0),
             since: None,
+            expired: 0,
+            held_since: None,
             seen: None,
             plain_creates: false,
         }
@@ -131,7 +162,11 @@ impl Seat {
             return self.holds;
         }
         for _ in 0..TRIES {
-            let read = store.get(&self.key);
+            let mut read = store.get(&self.key);
+            if self.holds && is_torn(&read) {
+                // Its own renewal, most likely: WasmX copies a value after it has let its lock go.
+                read = store.get(&self.key);
+            }
             let Some(write) = self.looked(read, now) else { break };
             let written = store.set(&self.key, &write.value, write.cas);
             if self.wrote(&write, written) {
@@ -143,9 +178,10 @@ impl Seat {
 
     /// Gives the lease back, so that nobody has to wait for its end.
     pub fn release(&mut self, store: &dyn SharedData) {
-        if !core::mem::take(&mut self.holds) {
+        if !self.holds {
             return;
         }
+        self.stand_by();
         if let Ok(Some(stored)) = store.get(&self.key)
             && read(&stored).is_some_and(|lease| lease.holder.nonce == self.me.nonce)
             && let Some(write) = self.claim(UnixMillis(0), stored.cas)
@@ -169,7 +205,6 @@ impl Seat {
     fn looked(&mut self, stored: Result<Option<Stored>, StoreError>, now: UnixMillis) -> Option<Write> {
         let now = self.clock.read(now);
         self.due = now.steady + LEASE_LOOK;
-        let expires = now.wall + LEASE;
         let stored = match stored {
             Ok(stored) => stored,
             // Without shared data nobody can be kept from polling, and no table can be published.
@@ -182,25 +217,37 @@ impl Seat {
                 return None;
             }
             let token = (!self.plain_creates).then_some(TOKEN_OF_NOTHING);
-            return self.claim(expires, token);
+            return self.renewed(token);
         };
         self.plain_creates = false;
         let still = self.still_since(stored.cas, now.steady);
-        let mine = match read(&stored) {
+        let open = match read(&stored) {
             Some(lease) if lease.holder.nonce == self.me.nonce => true,
             Some(lease) => {
                 // It is another's now, whatever comes.
-                self.holds = false;
-                lease.expires <= now.wall || still >= LEASE || self.me.outranks(&lease.holder)
+                self.stand_by();
+                let over = lease.expires <= now.wall || still >= Lease::lasts(lease.expired);
+                self.expired = if over { lease.ended() } else { lease.expired };
+                over || self.me.outranks(&lease.holder)
             }
             // Foreign, torn, or a value that was emptied: nobody renews it, or it can be read next time.
             None => still >= LEASE,
         };
-        if mine {
-            self.claim(expires, stored.cas)
+        if open {
+            self.renewed(stored.cas)
         } else {
             self.stand_by()
         }
+    }
+
+    /// Its lease from now on. Who lives for [`LEASE_PROVEN`] did not die of what its predecessors did.
+    fn renewed(&mut self, cas: Option<Cas>) -> Option<Write> {
+        let now = self.clock.now();
+        let proven = |since: Millis| now.steady.0.saturating_sub(since.0) >= LEASE_PROVEN.0;
+        if self.held_since.is_some_and(proven) {
+            self.expired = 0;
+        }
+        self.claim(now.wall + Lease::lasts(self.expired), cas)
     }
 
     /// How the write went; `false` = the lease is to be read once more now.
@@ -209,6 +256,7 @@ impl Seat {
         match written {
             Ok(()) => {
                 self.holds = true;
+                self.held_since.get_or_insert(steady);
                 self.due = steady + LEASE_RENEW;
                 true
             }
@@ -217,14 +265,15 @@ impl Seat {
                 false
             }
             Err(_) => {
-                self.holds = false;
+                self.stand_by();
                 true
             }
         }
     }
 
-    fn stand_by(&mut self) -> Option<Write> {
+    const fn stand_by(&mut self) -> Option<Write> {
         self.holds = false;
+        self.held_since = None;
         None
     }
 
@@ -232,6 +281,7 @@ impl Seat {
         let lease = Lease {
             holder: self.me,
             expires,
+            expired: self.expired,
         };
         let value = sealed::seal(Kind::Lease, &lease).ok()?;
         Some(Write { value, cas })
@@ -247,6 +297,11 @@ impl Seat {
             }
         }
     }
+}
+
+/// There is a value, and it is no lease.
+fn is_torn(stored: &Result<Option<Stored>, StoreError>) -> bool {
+    matches!(stored, Ok(Some(stored)) if read(stored).is_none())
 }
 
 fn read(stored: &Stored) -> Option<Lease> {

@@ -67,6 +67,9 @@ pub const MODELS_REFRESH_MIN: Millis = Millis(2_000);
 pub const DISCOVERY_TIMEOUT: Millis = Millis(5_000);
 /// A table without news is published this often, so that readers see a live poller.
 pub const PUBLISH_HEARTBEAT: Millis = Millis(3_000);
+/// Least time between two tables; a large one has one more millisecond for each [`TABLE_BYTES_PER_MILLI`], as for its
+/// readers: the thread that polls serves requests too, and writes every pod's row each time.
+pub const PUBLISH_MIN: Millis = Millis(100);
 /// Equal pages under load before a pod counts as frozen: that many scrapes ...
 pub const FROZEN_SCRAPES: u32 = 10;
 /// ... and this long, since one long prefill step moves nothing either.
@@ -233,6 +236,11 @@ pub const REFRESH_AT_ONCE: Millis = Millis(200);
 /// A lease that its holder has not renewed for this long is open to all. Short of [`STALE_AFTER_FLOOR`]
 /// by more than a look, so that readings are still believed when the next poller begins.
 pub const LEASE: Millis = Millis(3_000);
+/// Longest time that an unrenewed lease lasts, after several holders in a row have died: one more VM per minute may
+/// follow them, and a proxy of eight workers still reads its pods again if only a few died of something else.
+pub const LEASE_MAX: Millis = Millis(60_000);
+/// Who held a lease for this long did not die of what its predecessors died of: every page was read often.
+pub const LEASE_PROVEN: Millis = Millis(60_000);
 /// The holder renews this often: two renewals may be lost to a busy thread. Also how long two may poll
 /// when a better candidate takes over from one that is alive.
 pub const LEASE_RENEW: Millis = Millis(1_000);

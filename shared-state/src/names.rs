@@ -2,6 +2,8 @@
 //!
 //! One golden test spells the public ones literally, so that a rename is a visible act.
 
+use crate::config::Pool;
+
 /// The chosen pods, `ip:port` or an ordered list `ip:port,ip:port`. Envoy's override_host reads it.
 pub const DESTINATION_ENDPOINT: &str = "x-gateway-destination-endpoint";
 /// Restricts the candidates to the listed `ip:port`; honoured only from a trusted source.
@@ -88,13 +90,39 @@ pub const STATE_REPORT: &str = "berth_report";
 /// shared by all plugins of the process, so ours are told apart by it.
 pub const KEY_PREFIX: &str = "berth/2/";
 
-/// Shared-data key of a pool's table. One writer: the poller.
-#[must_use]
-pub fn table_key(pool: &str) -> String {
-    [KEY_PREFIX, pool, "/table"].concat()
+/// Shared-data keys of a pool's readings. Only contexts that would read the same pods in the same way
+/// ([`Pool::source`]) share them: two configs may give the same name to different pools, and Istio puts all
+/// plugins into one key space.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keys {
+    /// The lease that decides who polls. Written under compare-and-swap.
+    pub lease: String,
+    /// The table. One writer: the poller.
+    pub table: String,
+    /// What pods reported in their answers. Written by every worker under compare-and-swap.
+    pub reports: String,
+    /// By which a worker asks the poller to read the models pages at once: it writes the time of asking
+    /// there. One small value, any number of writers.
+    pub refresh: String,
 }
 
-/// Shared-data key of a pool's ledger. Written by every worker under compare-and-swap.
+impl Keys {
+    /// Those of this pool.
+    #[must_use]
+    pub fn of(pool: &Pool) -> Self {
+        let source = pool.source();
+        let key = |what: &str| format!("{KEY_PREFIX}{}/{source:016x}/{what}", pool.name);
+        Self {
+            lease: key("lease"),
+            table: key("table"),
+            reports: key("reports"),
+            refresh: key("refresh"),
+        }
+    }
+}
+
+/// Shared-data key of a pool's ledger. Written by every worker under compare-and-swap. All configs share it:
+/// it knows pods by their addresses, and their requests count whoever sent them.
 #[must_use]
 pub fn ledger_key(pool: &str) -> String {
     [KEY_PREFIX, pool, "/ledger"].concat()
@@ -105,25 +133,6 @@ pub fn ledger_key(pool: &str) -> String {
 #[must_use]
 pub fn prefix_key(pool: &str, page: u64) -> String {
     format!("{KEY_PREFIX}{pool}/prefix/{page}")
-}
-
-/// Shared-data key by which a worker asks the poller to read the models pages at once: it writes the
-/// time of asking there. One small value, any number of writers.
-#[must_use]
-pub fn refresh_key(pool: &str) -> String {
-    [KEY_PREFIX, pool, "/refresh"].concat()
-}
-
-/// Shared-data key of the lease that decides who polls a pool. Written under compare-and-swap.
-#[must_use]
-pub fn lease_key(pool: &str) -> String {
-    [KEY_PREFIX, pool, "/lease"].concat()
-}
-
-/// Shared-data key of what pods reported in their answers. Written by every worker under compare-and-swap.
-#[must_use]
-pub fn reports_key(pool: &str) -> String {
-    [KEY_PREFIX, pool, "/reports"].concat()
 }
 
 /// Counter: how often a context of this process began to poll a pool.

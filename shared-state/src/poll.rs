@@ -23,7 +23,7 @@
 //!   +-- pod gone        Effect::Publish, once, when something changed or as a heartbeat
 //! ```
 //!
-//! Deliberately not here: who polls (a lease, in the glue), how a page is read ([`crate::metrics`],
+//! Deliberately not here: who polls ([`crate::lease`]), how a page is read ([`crate::metrics`],
 //! [`crate::models`], [`crate::discovery`]), and what the readings mean for a request.
 
 mod answer;
@@ -46,7 +46,8 @@ use crate::clock::{Clock, Now};
 use crate::config::{Discovery, Pool};
 use crate::discovery;
 use crate::limits::{
-    CALL_GRACE, CALLS_OPEN_MAX, MODELS_REFRESH_MIN, NAMES_MAX, PUBLISH_HEARTBEAT, REFRESH_AT_ONCE, REFRESH_SPREAD,
+    CALL_GRACE, CALLS_OPEN_MAX, MODELS_REFRESH_MIN, NAMES_MAX, PUBLISH_HEARTBEAT, PUBLISH_MIN, REFRESH_AT_ONCE,
+    REFRESH_SPREAD, TABLE_BYTES_PER_MILLI,
 };
 use crate::pod::PodAddress;
 use crate::table::{Discovered, ScrapeError, Table};
@@ -89,6 +90,8 @@ pub struct Poller {
     /// Something changed since the last publish.
     dirty: bool,
     published_at: Option<Millis>,
+    /// Length of that table.
+    published_bytes: usize,
     fitted: Fitted,
     /// Time between two scrapes that was told last, if it is not the configured one.
     stretched: Option<Millis>,
@@ -129,6 +132,7 @@ impl Poller {
             seq: 0,
             dirty: false,
             published_at: None,
+            published_bytes: 0,
             fitted: Fitted::All,
             stretched: None,
             journal: Journal::new(&pool.name),
@@ -312,8 +316,10 @@ impl Poller {
     }
 
     fn publish(&mut self, now: Now, effects: &mut Vec<Effect>) {
-        let quiet = |at: Millis| now.steady.0.saturating_sub(at.0) < PUBLISH_HEARTBEAT.0;
-        if !self.begun || (!self.dirty && self.published_at.is_some_and(quiet)) {
+        let least = PUBLISH_MIN.0.max((self.published_bytes / TABLE_BYTES_PER_MILLI) as u64);
+        let wait = if self.dirty { least } else { PUBLISH_HEARTBEAT.0 };
+        let is_early = |at: Millis| now.steady.0.saturating_sub(at.0) < wait;
+        if !self.begun || self.published_at.is_some_and(is_early) {
             return;
         }
         self.dirty = false;
@@ -334,6 +340,7 @@ impl Poller {
             Ok((bytes, fitted)) => {
                 self.tally.add(Stat::Publishes, 1);
                 self.tally.add(Stat::PublishedBytes, bytes.len());
+                self.published_bytes = bytes.len();
                 effects.push(Effect::Publish { bytes });
                 self.tell_fitted(fitted, now);
             }

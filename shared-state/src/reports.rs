@@ -13,7 +13,6 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{PODS_MAX, REPORT_FORGOTTEN_AFTER, REPORT_MAX_BYTES, WAITING_MAX};
-use crate::names;
 use crate::pod::PodAddress;
 use crate::sealed::{self, HEADER_BYTES, Kind};
 use crate::store::SharedData;
@@ -103,11 +102,11 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// Of this pool.
+    /// Under this key ([`crate::names::Keys`]).
     #[must_use]
-    pub fn new(pool: &str) -> Self {
+    pub const fn new(key: String) -> Self {
         Self {
-            key: names::reports_key(pool),
+            key,
             fresh: Reports::new(),
         }
     }
@@ -155,13 +154,10 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Of this pool.
+    /// Under this key ([`crate::names::Keys`]).
     #[must_use]
-    pub fn new(pool: &str) -> Self {
-        Self {
-            key: names::reports_key(pool),
-            head: Vec::new(),
-        }
+    pub const fn new(key: String) -> Self {
+        Self { key, head: Vec::new() }
     }
 
     /// The reports, if anything is new.

@@ -18,7 +18,8 @@ pub enum Freshness {
     Fresh,
     /// Older, up to `routing.stale_after`: own accounting counts for more than the gauges.
     Ageing,
-    /// Older still, never read, frozen, or from the future: the gauges say nothing.
+    /// Older still, never read, from the future, or not to be believed ([`crate::table::Trend::is_believed`]: frozen, or of
+    /// several pods): the gauges say nothing.
     Unknown,
 }
 

@@ -117,6 +117,11 @@ pub struct PodRow {
     /// When the pod last told `waiting` and KV usage in an answer, if that was after the page; the other
     /// gauges are the page's.
     pub reported_at: Option<UnixMillis>,
+    /// When the pod's process started, Unix seconds, as the last page had it. With [`Self::generated`] it shows the
+    /// next poller a restart.
+    pub started_at: Option<f64>,
+    /// Tokens that the process had generated, as the last page had it.
+    pub generated: Option<f64>,
 }
 
 /// Load gauges. `None` = unknown.
@@ -202,6 +207,8 @@ impl PodRow {
             models: None,
             proxy_active: None,
             reported_at: None,
+            started_at: None,
+            generated: None,
         }
     }
 
@@ -306,7 +313,10 @@ fn is_sound_pod(pod: &PodRow, names: usize) -> bool {
                 .iter()
                 .all(|(id, base)| known(id) && base.as_ref().is_none_or(known))
     };
+    let told = |number: Option<f64>| number.is_none_or(f64::is_finite);
     pod.address.socket().port() != 0
+        && told(pod.started_at)
+        && told(pod.generated)
         && fraction(pod.load.kv_mean)
         && fraction(pod.load.kv_max)
         && rate(pod.rates.prompt_tokens)

@@ -17,7 +17,7 @@ use std::rc::Rc;
 use berth_shared_state::config::{Config, Discovery, Pool};
 use berth_shared_state::discovery::Found;
 use berth_shared_state::limits::{LEDGER_IN_FLIGHT_MAX, TICK};
-use berth_shared_state::names;
+use berth_shared_state::names::Keys;
 use berth_shared_state::pod::PodAddress;
 use berth_shared_state::poll::{self, Effect, Poller, Response, Severity, Target};
 use berth_shared_state::store::{MemoryStore, SharedData};
@@ -141,7 +141,7 @@ impl Replay {
             // Events replace the discovery and are always current, as a static list is.
             pool.discovery = Discovery::Static(fixed.clone().unwrap_or_default());
             pools.push(PollerOf {
-                table_key: names::table_key(&pool.name),
+                table_key: Keys::of(pool).table,
                 poller: Poller::passive(pool, config.epoch),
                 known: fixed.is_some(),
                 pods: fixed.unwrap_or_default().into_iter().collect(),

@@ -7,7 +7,7 @@
 use berth_shared_state::config::{Config, Pool, Role};
 use berth_shared_state::lease::{Candidate, Seat};
 use berth_shared_state::limits::DISCOVERY_PAGE_MAX_BYTES;
-use berth_shared_state::names;
+use berth_shared_state::names::{self, Keys};
 use berth_shared_state::poll::{Call, CallId, Effect, Event, HeaderValue, Poller, Response, Severity, Stat};
 use berth_shared_state::reports::Inbox;
 use berth_shared_state::store::{self, SharedData};
@@ -41,6 +41,10 @@ struct PoolPoller {
     seat: Seat,
     /// While the lease is held.
     poller: Option<Poller>,
+    /// Key of the table.
+    table: String,
+    /// Key of the requests for models pages.
+    refresh: String,
     /// Last value of the refresh key that was acted on.
     refreshed: Vec<u8>,
     /// What pods report in their answers to the workers.
@@ -91,12 +95,17 @@ impl PollerRoot {
             preferred: part == Part::Service || config.role == Role::Poller,
         };
         let pools = config.pools.iter().filter(|_| takes_part);
-        let pools = pools.map(|pool| PoolPoller {
-            seat: Seat::new(names::lease_key(&pool.name), me),
-            reports: Inbox::new(&pool.name),
-            pool: pool.clone(),
-            poller: None,
-            refreshed: Vec::new(),
+        let pools = pools.map(|pool| {
+            let keys = Keys::of(pool);
+            PoolPoller {
+                seat: Seat::new(keys.lease, me),
+                reports: Inbox::new(keys.reports),
+                table: keys.table,
+                refresh: keys.refresh,
+                pool: pool.clone(),
+                poller: None,
+                refreshed: Vec::new(),
+            }
         });
         Self {
             pools: pools.collect(),
@@ -158,10 +167,10 @@ impl PollerRoot {
         define(&mut self.stats, name);
         self.stats.count(&names::pool_stat(name, names::POLLERS_BEGUN), 1);
         pool.poller = Some(Poller::new(&pool.pool, self.epoch, seed()));
-        if let Ok(Some(asked)) = HostStore.get(&names::refresh_key(name)) {
+        if let Ok(Some(asked)) = HostStore.get(&pool.refresh) {
             pool.refreshed = asked.value;
         }
-        let stored = HostStore.get(&names::table_key(name)).ok().flatten();
+        let stored = HostStore.get(&pool.table).ok().flatten();
         let table = stored.and_then(|stored| table::decode(&stored.value).ok());
         let goes_on = if table.is_some() { ", on an earlier table" } else { "" };
         log::info!("pool {name}: polled from here{goes_on}");
@@ -175,7 +184,7 @@ impl PollerRoot {
         let Some(pool) = self.pools.get_mut(index) else {
             return false;
         };
-        match HostStore.get(&names::refresh_key(&pool.pool.name)) {
+        match HostStore.get(&pool.refresh) {
             Ok(Some(stored)) if stored.value != pool.refreshed => {
                 pool.refreshed = stored.value;
                 true
@@ -246,7 +255,8 @@ impl PollerRoot {
 
     /// Does one thing. Returns the call when it could not be sent.
     fn apply(&mut self, index: usize, effect: Effect) -> Option<CallId> {
-        let pool = self.pools.get(index).map_or("", |pool| &pool.pool.name);
+        let of = self.pools.get(index)?;
+        let pool = &of.pool.name;
         match effect {
             Effect::Call(call) => {
                 return match send(&call) {
@@ -260,7 +270,7 @@ impl PollerRoot {
                     }
                 };
             }
-            Effect::Publish { bytes } => match store::put(&HostStore, &names::table_key(pool), &bytes) {
+            Effect::Publish { bytes } => match store::put(&HostStore, &of.table, &bytes) {
                 Ok(()) => {
                     let name = names::pool_stat(pool, names::PUBLISHED_AT);
                     self.stats.gauge(&name, host::now().0 / 1000);

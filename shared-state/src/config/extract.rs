@@ -121,7 +121,7 @@ pub(super) fn config(document: &Record, epoch: u64) -> Config {
     let mut pools = document.records("pools", pool_of);
     // Pools may be polled by different contexts that do not know each other's, so each has a fixed share.
     let share = document.record("poll").count("budget_per_second") / (pools.len() as u32).max(1);
-    pools.iter_mut().for_each(|pool| pool.scrape.per_second = share.max(1));
+    pools.iter_mut().for_each(|pool| pool.scrape.per_second = share);
     let host = document.choice("host").unwrap_or_default();
     if !matches!(host, Host::Auto | Host::Envoy) {
         // Megabytes of pages would push the table out of a small zone of shared memory.

@@ -496,7 +496,7 @@ static BODY: Section = Section {
 
 static POLL: Section = Section {
     path: "poll",
-    doc: "What polling may cost this proxy and the pods behind it.",
+    doc: "What polling for this config may cost the proxy and the pods behind it.",
     fields: &[field(
         "budget_per_second",
         Kind::Count {
@@ -504,7 +504,7 @@ static POLL: Section = Section {
             max: limits::POLL_BUDGET_MAX as u64,
         },
         Preset::Number(limits::POLL_BUDGET as u64),
-        "Metrics and models pages that this proxy reads per second, over all pods; each pool gets an equal share. With more pods than that allows, each is read less often, the gauge `scrape_interval_ms` shows how often, and readings count for as much longer. Models pages get half of it at most; where that makes them older than two `models_interval`, unknown models are routed instead of answered with 404.",
+        "Metrics and models pages that this config has read per second, over all pods; each pool gets an equal share, so it is at least the number of pools. Another config of the same proxy has a budget of its own. With more pods than that allows, each is read less often, the gauge `scrape_interval_ms` shows how often, and readings count for as much longer. Models pages get half of it at most; where that makes them older than two `models_interval`, unknown models are routed instead of answered with 404.",
     )],
 };
 

@@ -18,6 +18,7 @@ pub(super) fn check(document: &Record, report: &mut Report) {
     let Some(Is::List(pools)) = is(document, "pools") else {
         return;
     };
+    budget(document, pools.len(), report);
     let mut seen = Seen::default();
     for (index, pool) in pools.iter().enumerate() {
         let Is::Record(pool) = &pool.is else { continue };
@@ -241,6 +242,20 @@ fn staleness(index: usize, pool: &Record, report: &mut Report) {
         );
         let value = format!("{:?}", duration_text(Millis(*found)));
         report.add(stale.at, format!("pools[{index}].routing.stale_after"), value, rule);
+    }
+}
+
+/// Each pool has a fixed share, in whole reads.
+fn budget(document: &Record, pools: usize, report: &mut Report) {
+    let Some(budget) = below(document, "poll", "budget_per_second") else {
+        return;
+    };
+    match budget.is {
+        Is::Number(found) if found < pools as u64 => {
+            let rule = format!("must be at least 1 for each pool, here {pools}: each gets an equal share");
+            report.add(budget.at, "poll.budget_per_second".to_owned(), found.to_string(), rule);
+        }
+        _ => {}
     }
 }
 

@@ -1330,3 +1330,55 @@ mod native {
         }
     }
 }
+
+#[track_caller]
+fn check_source(changes: &[(&str, Value)], other: bool) {
+    let source = |changes| parse(&document(changes)).unwrap().pools[0].source();
+    assert_eq!(source(changes) != source(&[]), other, "{changes:?}");
+}
+
+#[test]
+fn what_a_table_is_read_from_tells_configs_apart_and_how_often_or_what_for_does_not() {
+    check_source(&[("pools.0.discovery.static", json!(["10.9.9.9:8000"]))], true);
+    check_source(
+        &[("pools.0.discovery", json!({"envoy_admin": {"cluster": "llama"}}))],
+        true,
+    );
+    check_source(&[("pools.0.engine", json!("sglang"))], true);
+    for (option, value) in [
+        ("path", json!("/other")),
+        ("port", json!(9000)),
+        ("cluster", json!("other")),
+        ("address_header", json!(names::DESTINATION_ENDPOINT)),
+        ("headers", json!({"authorization": {"env": "KEY"}})),
+        ("tls", json!(true)),
+    ] {
+        check_source(&[(&format!("pools.0.scrape.{option}"), value)], true);
+    }
+    check_source(&[("pools.0.scrape.interval", json!("500ms"))], false);
+    check_source(&[("pools.0.scrape.in_band", json!(false))], false);
+    check_source(&[("pools.0.routing.expected_output_tokens", json!(7))], false);
+    check_source(&[("poll.budget_per_second", json!(100))], false);
+    let every = |interval: &str| {
+        let admin = json!({"envoy_admin": {"cluster": "llama", "interval": interval, "allow": ["10.0.0.0/8"]}});
+        parse(&document(&[("pools.0.discovery", admin)])).unwrap().pools[0].source()
+    };
+    assert_eq!(every("2s"), every("3s"));
+}
+
+#[test]
+fn a_budget_is_at_least_one_read_per_pool() {
+    let with = |budget: u64| {
+        let pool = |n: u64| json!({"name": format!("p{n}"), "discovery": {"static": [format!("10.0.0.{n}:8000")]}});
+        let pools: Vec<Value> = (1..=64).map(pool).collect();
+        parse(&json!({"pools": pools, "poll": {"budget_per_second": budget}}))
+    };
+    let config = with(64).unwrap();
+    assert!(config.pools.iter().all(|pool| pool.scrape.per_second == 1));
+    let errors = with(63).unwrap_err();
+    assert_eq!(
+        errors.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["poll.budget_per_second: 63: must be at least 1 for each pool, here 64: each gets an equal share"]
+    );
+    assert!(with(130).unwrap().pools.iter().all(|pool| pool.scrape.per_second == 2));
+}

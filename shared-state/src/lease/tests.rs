@@ -291,3 +291,119 @@ fn a_value_is_written_over_under_both_rules() {
         }
     });
 }
+
+/// `dead` contexts die one after the other, each as soon as it holds; how long does the next one wait?
+#[track_caller]
+fn check_wait_after(dead: u64, seconds: u64) {
+    both(|store| {
+        let mut now = 0;
+        for nonce in 1..=dead {
+            now = holds_first(&mut seat(nonce), store, now, 100_000);
+        }
+        let mut next = seat(dead + 1);
+        next.tick(store, at(now));
+        let waited = holds_first(&mut next, store, now, 100_000) - now;
+        let wait = seconds * 1_000;
+        assert!(
+            (wait..=wait + LEASE_LOOK.0).contains(&waited),
+            "{waited} ms after {dead}"
+        );
+    });
+}
+
+#[test]
+fn who_follows_several_that_died_waits_twice_as_long_each_time_and_a_minute_at_most() {
+    for (dead, seconds) in [(1, 3), (2, 6), (3, 12), (4, 24), (5, 48), (6, 60), (7, 60), (40, 60)] {
+        check_wait_after(dead, seconds);
+    }
+}
+
+/// The third of them holds for this long before it dies.
+#[track_caller]
+fn check_wait_after_holding(millis: u64, seconds: u64) {
+    both(|store| {
+        let mut now = 0;
+        for nonce in 1..=2 {
+            now = holds_first(&mut seat(nonce), store, now, 100_000);
+        }
+        let mut third = seat(3);
+        now = holds_first(&mut third, store, now, 100_000);
+        for tick in 0..=millis / 100 {
+            assert!(third.tick(store, at(now + tick * 100)));
+        }
+        let lasts = store.lease().expect("a lease").expires.since(at(now + millis));
+        // It was renewed within the last second.
+        let (lasts, wait) = (lasts.0, seconds * 1_000);
+        assert!((wait - LEASE_RENEW.0..=wait).contains(&lasts), "{lasts} ms");
+    });
+}
+
+#[test]
+fn a_holder_that_lives_for_a_minute_is_like_the_first() {
+    check_wait_after_holding(58_900, 12);
+    check_wait_after_holding(61_000, 3);
+}
+
+#[test]
+fn a_lease_that_is_given_back_ended_well() {
+    both(|store| {
+        let now = holds_first(&mut seat(1), store, 0, 1_000);
+        let mut second = seat(2);
+        let now = holds_first(&mut second, store, now, 10_000);
+        assert_eq!(store.lease().map(|lease| lease.expired), Some(1));
+        second.release(store);
+        holds_first(&mut seat(3), store, now, 100);
+        assert_eq!(store.lease().map(|lease| lease.expired), Some(0));
+    });
+}
+
+#[test]
+fn a_better_candidate_waits_for_nobody_and_forgets_nothing() {
+    both(|store| {
+        let now = holds_first(&mut seat(1), store, 0, 1_000);
+        let now = holds_first(&mut seat(2), store, now, 10_000);
+        assert!(candidate(3, 1, 0, true).tick(store, at(now)));
+        assert_eq!(store.lease().map(|lease| lease.expired), Some(1));
+    });
+}
+
+/// Its next reads find half a value, as in WasmX while a value is written.
+struct Torn<'a> {
+    shared: &'a Shared,
+    reads: Cell<u32>,
+}
+
+impl SharedData for Torn<'_> {
+    fn get(&self, key: &str) -> Result<Option<Stored>, StoreError> {
+        let mut stored = self.shared.get(key)?;
+        if let (Some(stored), left @ 1..) = (&mut stored, self.reads.get()) {
+            self.reads.set(left - 1);
+            stored.value.truncate(30);
+        }
+        Ok(stored)
+    }
+
+    fn set(&self, key: &str, value: &[u8], cas: Option<Cas>) -> Result<(), StoreError> {
+        self.shared.set(key, value, cas)
+    }
+}
+
+#[track_caller]
+fn check_torn(reads: u32, holds: bool) {
+    both(|shared| {
+        let mut a = seat(1);
+        let now = holds_first(&mut a, shared, 0, 1_000);
+        let store = Torn {
+            shared,
+            reads: Cell::new(reads),
+        };
+        assert_eq!(a.tick(&store, at(now + LEASE_RENEW.0)), holds, "{reads} torn reads");
+    });
+}
+
+#[test]
+fn a_holder_that_reads_its_lease_torn_looks_once_more() {
+    check_torn(0, true);
+    check_torn(1, true);
+    check_torn(2, false);
+}

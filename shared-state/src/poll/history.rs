@@ -1,10 +1,11 @@
 //! What one scrape alone cannot tell: rates, restarts, frozen and stuck pods, several pods behind one address.
 
+use super::pod::load;
 use crate::limits::{
     FROZEN_AFTER, FROZEN_SCRAPES, RATE_WEIGHT, SEVERAL_QUIET, SEVERAL_RETURNS, STUCK_AFTER, STUCK_SCRAPES,
 };
 use crate::sample::{Counters, Engine, Sample};
-use crate::table::{Rates, Trend};
+use crate::table::{Load, PodRow, Rates, Trend};
 use crate::units::Millis;
 
 /// What earlier scrapes of one process showed.
@@ -20,13 +21,21 @@ pub(super) struct History {
 #[derive(Debug)]
 struct Seen {
     at: Millis,
+    /// By another poller, whose table does not have all counters.
+    inherited: bool,
     counters: Counters,
     started_at: Option<f64>,
     gauges: Gauges,
 }
 
 #[derive(Debug, PartialEq)]
-struct Gauges([Option<u32>; 3], [Option<f64>; 2]);
+struct Gauges([Option<u32>; 3], [Option<f32>; 2]);
+
+impl Gauges {
+    const fn of(load: &Load) -> Self {
+        Self([load.running, load.waiting, load.deferred], [load.kv_mean, load.kv_max])
+    }
+}
 
 /// What a scrape adds to the earlier ones.
 #[derive(Debug, PartialEq)]
@@ -37,6 +46,39 @@ pub(super) struct Step {
 }
 
 impl History {
+    /// Goes on from the row that another poller published: a restart in between shows, and a trend ends by its own
+    /// rule, not by the change of the poller.
+    pub(super) fn of(row: &PodRow) -> Self {
+        if row.scraped_at.is_none() {
+            return Self::default();
+        }
+        let goes_on = |trend, scrapes| {
+            let scrapes = if row.trend == trend { scrapes } else { 0 };
+            let since = (scrapes > 0).then_some(Millis(0));
+            Run { since, scrapes }
+        };
+        let several = row.trend == Trend::Several;
+        Self {
+            last: Some(Seen {
+                at: Millis(0),
+                inherited: true,
+                counters: Counters {
+                    generation_tokens: row.generated,
+                    ..Counters::default()
+                },
+                started_at: row.started_at,
+                gauges: Gauges::of(&row.load),
+            }),
+            rates: row.rates,
+            frozen: goes_on(Trend::Frozen, FROZEN_SCRAPES),
+            stuck: goes_on(Trend::Stuck, STUCK_SCRAPES),
+            returns: Returns {
+                seen: if several { SEVERAL_RETURNS } else { 0 },
+                quiet: 0,
+            },
+        }
+    }
+
     /// Takes the next usable page in.
     pub(super) fn step(&mut self, sample: &Sample, at: Millis) -> Step {
         let restarted = self
@@ -51,14 +93,11 @@ impl History {
                 ..Self::default()
             };
         }
-        let gauges = Gauges(
-            [sample.running, sample.waiting, sample.deferred],
-            [sample.kv_mean, sample.kv_max],
-        );
+        let gauges = Gauges::of(&load(sample));
         let unchanged = self
             .last
             .as_ref()
-            .is_some_and(|last| last.counters == sample.counters && last.gauges == gauges);
+            .is_some_and(|last| last.gauges == gauges && last.counted(&sample.counters));
         let frozen = self
             .frozen
             .step(unchanged && may_freeze(sample), at, FROZEN_SCRAPES, FROZEN_AFTER);
@@ -66,12 +105,13 @@ impl History {
         let stuck = self.stuck.step(queue_only, at, STUCK_SCRAPES, STUCK_AFTER);
         // Two pages in one millisecond give no rate: wait for the next.
         let passed = self.last.as_ref().map(|last| at.0.saturating_sub(last.at.0));
-        if let (Some(last), Some(passed @ 1..)) = (&self.last, passed) {
+        if let (Some(last), Some(passed @ 1..)) = (self.last.as_ref().filter(|last| !last.inherited), passed) {
             self.rates = rates(&self.rates, &last.counters, &sample.counters, passed as f64 / 1000.0);
         }
         if passed != Some(0) {
             self.last = Some(Seen {
                 at,
+                inherited: false,
                 counters: sample.counters,
                 started_at: sample.started_at,
                 gauges,
@@ -101,6 +141,15 @@ fn may_freeze(sample: &Sample) -> bool {
 }
 
 impl Seen {
+    /// Do all counters that are known of it stand still?
+    fn counted(&self, counters: &Counters) -> bool {
+        if self.inherited {
+            self.counters.generation_tokens == counters.generation_tokens
+        } else {
+            self.counters == *counters
+        }
+    }
+
     /// A counter fell, or the start moved by more than a rounding.
     fn is_of_another_process(&self, sample: &Sample) -> bool {
         let fell = fields(&self.counters).into_iter().zip(fields(&sample.counters));

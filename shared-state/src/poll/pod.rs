@@ -82,6 +82,7 @@ impl Pod {
         let name = |id: NameId| names.get(usize::from(id.0)).cloned().unwrap_or_default();
         let all = |ids: &[NameId]| ids.iter().copied().map(name).collect::<Vec<_>>();
         self.row = row.clone();
+        self.history = History::of(row);
         self.activity = row.activity.as_ref().map(|activity| Activity {
             running: all(&activity.running),
             waiting: all(&activity.waiting),
@@ -114,6 +115,9 @@ impl Pod {
         row.failures = 0;
         row.last_error = None;
         row.trend = step.trend;
+        // Readers refuse a table with a number that is none.
+        row.started_at = sample.started_at.filter(|at| at.is_finite());
+        row.generated = sample.counters.generation_tokens.filter(|tokens| tokens.is_finite());
         row.load = load(&sample);
         row.rates = step.rates;
         self.changed |= (&self.activity, &self.resident) != (&sample.activity, &sample.resident);
@@ -201,7 +205,7 @@ impl Pod {
     }
 }
 
-fn load(sample: &Sample) -> Load {
+pub(super) fn load(sample: &Sample) -> Load {
     let fraction = |kv: Option<f64>| kv.filter(|kv| !kv.is_nan()).map(|kv| kv.clamp(0.0, 1.0) as f32);
     Load {
         engine: sample.engine,

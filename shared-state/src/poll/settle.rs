@@ -76,7 +76,7 @@ impl Poller {
                 pod.row.failures = pod.row.failures.saturating_add(1);
                 pod.row.last_error = Some(failure.error);
                 pod.metrics
-                    .failed(self.pool.scrape.interval, failure.retry_after, &mut self.rng, now);
+                    .failed(pace.metrics, failure.retry_after, &mut self.rng, now);
                 if pod.told_metrics.failed(failure.error) {
                     let advice = advice(Target::Metrics(address), &failure, &self.pool);
                     self.journal.warn(now, format_args!("pod {address}: metrics: {advice}"));
@@ -153,12 +153,7 @@ impl Poller {
             }
             Err(failure) => {
                 self.tally.add(Stat::ModelsFailures, 1);
-                let scrape = &self.pool.scrape;
-                let step = if failure.is_final() {
-                    scrape.models_interval
-                } else {
-                    scrape.interval
-                };
+                let step = if failure.is_final() { pace.models } else { pace.metrics };
                 pod.models.failed(step, failure.retry_after, &mut self.rng, now);
                 if pod.told_models.failed(failure.error) {
                     let advice = advice(Target::Models(address), &failure, &self.pool);

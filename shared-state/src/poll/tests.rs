@@ -7,6 +7,7 @@ mod find;
 #[cfg(not(target_arch = "wasm32"))]
 mod properties;
 mod rules;
+mod succession;
 
 use super::*;
 use crate::discovery::Found;

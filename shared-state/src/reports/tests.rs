@@ -3,6 +3,10 @@ use crate::store::{Cas, MemoryStore, StoreError, Stored};
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
+fn key() -> String {
+    "reports".to_owned()
+}
+
 const NOW: UnixMillis = UnixMillis(1_800_000_000_000);
 
 #[track_caller]
@@ -92,7 +96,7 @@ fn at(millis: u64) -> UnixMillis {
 #[test]
 fn the_newest_report_of_each_pod_arrives_once() {
     let store = MemoryStore::default();
-    let (mut a, mut b, mut inbox) = (Outbox::new("p"), Outbox::new("p"), Inbox::new("p"));
+    let (mut a, mut b, mut inbox) = (Outbox::new(key()), Outbox::new(key()), Inbox::new(key()));
     assert_eq!(inbox.tick(&store), []);
     a.add(pod(1), report(10, 1));
     a.add(pod(1), report(20, 2));
@@ -108,7 +112,7 @@ fn the_newest_report_of_each_pod_arrives_once() {
 #[test]
 fn old_reports_and_reports_from_the_future_are_left_out() {
     let store = MemoryStore::default();
-    let (mut outbox, mut inbox) = (Outbox::new("p"), Inbox::new("p"));
+    let (mut outbox, mut inbox) = (Outbox::new(key()), Inbox::new(key()));
     let long = REPORT_FORGOTTEN_AFTER.0;
     outbox.add(pod(1), report(1, 1));
     outbox.tick(&store, at(1));
@@ -121,10 +125,8 @@ fn old_reports_and_reports_from_the_future_are_left_out() {
 #[test]
 fn foreign_bytes_are_no_reports_and_are_replaced() {
     let store = MemoryStore::default();
-    let (mut outbox, mut inbox) = (Outbox::new("p"), Inbox::new("p"));
-    store
-        .set(&names::reports_key("p"), b"of somebody else, and long enough", None)
-        .unwrap();
+    let (mut outbox, mut inbox) = (Outbox::new(key()), Inbox::new(key()));
+    store.set(&key(), b"of somebody else, and long enough", None).unwrap();
     assert_eq!(inbox.tick(&store), []);
     outbox.add(pod(1), report(1, 1));
     outbox.tick(&store, at(1));
@@ -138,7 +140,7 @@ impl SharedData for Faster {
     fn get(&self, key: &str) -> Result<Option<Stored>, StoreError> {
         let read = self.0.get(key);
         if !self.1.replace(true) {
-            let mut other = Outbox::new("p");
+            let mut other = Outbox::new(key.to_owned());
             other.add(pod(9), report(1, 9));
             other.tick(&self.0, at(1));
         }
@@ -153,7 +155,7 @@ impl SharedData for Faster {
 #[test]
 fn a_report_that_lost_a_race_goes_with_the_next_tick() {
     let store = Faster(MemoryStore::default(), core::cell::Cell::new(true));
-    let (mut outbox, mut inbox) = (Outbox::new("p"), Inbox::new("p"));
+    let (mut outbox, mut inbox) = (Outbox::new(key()), Inbox::new(key()));
     outbox.add(pod(1), report(1, 1));
     outbox.tick(&store, at(1));
     store.1.set(false);

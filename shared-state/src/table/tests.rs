@@ -123,6 +123,7 @@ fn the_bytes_of_a_small_table_are_these() {
         0,                      // no longest context
         0,                      // proxy_active absent
         0,                      // reported_at absent
+        0, 0,                   // started_at, generated absent
     ];
     let bytes = encode(&table).unwrap();
     let (header, found) = bytes.split_at(20);
@@ -205,6 +206,15 @@ fn a_rate_that_is_no_rate_is_refused() {
         check(false, |t| t.pods[0].rates.requests = Some(rate));
         check(false, |t| t.pods[0].rates.preemptions = Some(rate));
     }
+}
+
+#[test]
+fn a_start_or_a_counter_that_is_no_number_is_refused() {
+    for number in [f64::NAN, f64::INFINITY] {
+        check(false, |t| t.pods[0].started_at = Some(number));
+        check(false, |t| t.pods[0].generated = Some(number));
+    }
+    check(true, |t| t.pods[0].started_at = Some(1.8e9));
 }
 
 #[test]

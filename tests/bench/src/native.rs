@@ -116,7 +116,9 @@ fn decide_only(budget: Duration, pods: usize) -> Result<f64> {
 
 /// A view's whole work on one request: decide and book, first token, end. Every step reads shared data again.
 fn whole(budget: Duration, pods: usize) -> Result<f64> {
-    let mut view = View::new(parsed(pods)?, 1, 1);
+    let config = parsed(pods)?;
+    let table_key = names::Keys::of(&config.pools[0]).table;
+    let mut view = View::new(config, 1, 1);
     let store = MemoryStore::default();
     let (facts, prompt) = facts(1 << 10);
     let steering = Steering::default();
@@ -127,7 +129,7 @@ fn whole(budget: Duration, pods: usize) -> Result<f64> {
         if published.is_none_or(|at: UnixMillis| now.since(at).0 >= 1_000) {
             published = Some(now);
             if let Ok(bytes) = table::encode(&world::table(pods, now)) {
-                let _ = store.set(&names::table_key("llama"), &bytes, None);
+                let _ = store.set(&table_key, &bytes, None);
             }
         }
         id += 1;

@@ -90,7 +90,7 @@ impl Rig {
             self.published = Some(now);
             let bytes = table::encode(&world::table(self.pods, now))
                 .map_err(|error| anyhow::anyhow!("{} pods: {error}", self.pods))?;
-            self.host.set_shared_data(VM, &names::table_key("llama"), &bytes);
+            self.host.set_shared_data(VM, &world::keys(self.pods)?.table, &bytes);
         }
         Ok(())
     }

@@ -4,6 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use berth_shared_state::config::Config;
+use berth_shared_state::names::Keys;
 use berth_shared_state::pod::PodAddress;
 use berth_shared_state::sample::{Engine, Status};
 use berth_shared_state::table::{
@@ -30,6 +32,12 @@ pub fn address(index: usize) -> PodAddress {
 pub fn config(pods: usize) -> String {
     let addresses: Vec<String> = (0..pods).map(|index| address(index).to_string()).collect();
     serde_json::json!({"pools": [{"name": "llama", "discovery": {"static": addresses}}]}).to_string()
+}
+
+/// Where that pool's values stand in shared data.
+pub fn keys(pods: usize) -> Result<Keys> {
+    let config = Config::parse(config(pods).as_bytes()).map_err(|errors| anyhow::anyhow!("{errors:?}"))?;
+    Ok(Keys::of(&config.pools[0]))
 }
 
 /// A table of so many pods read at `at`, unequally loaded, with two of the pool's adapters in flight on each.

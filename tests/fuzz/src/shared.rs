@@ -3,7 +3,6 @@
 
 use berth_filter_routing::ledger::Ledger;
 use berth_shared_state::limits::{ADAPTERS_PER_POD_MAX, NAMES_MAX, PODS_MAX};
-use berth_shared_state::names;
 use berth_shared_state::reports::{self, Inbox};
 use berth_shared_state::sealed::{self, Kind};
 use berth_shared_state::snapshot::Snapshot;
@@ -52,10 +51,10 @@ fn reports(data: &[u8]) {
     if let Some(report) = reports::read(data, NOW) {
         assert!(report.kv.is_none_or(|kv| (0.0..=1.0).contains(&kv)));
     }
-    let (store, key) = (MemoryStore::default(), names::reports_key("pods"));
+    let (store, key) = (MemoryStore::default(), "reports".to_owned());
     for bytes in values(Kind::Reports, data) {
         store.set(&key, &bytes, None).expect("memory takes any write");
-        let read = Inbox::new("pods").tick(&store);
+        let read = Inbox::new(key.clone()).tick(&store);
         assert!(read.len() <= PODS_MAX);
     }
 }

@@ -12,7 +12,7 @@ use berth_filter_routing::request::{Api, Facts, PromptSink};
 use berth_filter_routing::view::{Request, Steering, View};
 use berth_shared_state::config::Config;
 use berth_shared_state::limits::{DECISION_HEADER_MAX_BYTES, ENDPOINTS_MAX};
-use berth_shared_state::names::{ledger_key, table_key};
+use berth_shared_state::names::{Keys, ledger_key};
 use berth_shared_state::pod::PodAddress;
 use berth_shared_state::poll::{Effect, Event, Poller, Response, Target};
 use berth_shared_state::store::{MemoryStore, SharedData};
@@ -109,7 +109,8 @@ impl World {
     /// A worker that finds these values; empty = absent.
     pub fn new(table: &[u8], ledger: &[u8]) -> Self {
         let store = MemoryStore::default();
-        store.set(&table_key("llama"), table, None).expect("stored");
+        let key = Keys::of(&config().pools[0]).table;
+        store.set(&key, table, None).expect("stored");
         store.set(&ledger_key("llama"), ledger, None).expect("stored");
         Self {
             store,

@@ -1,6 +1,7 @@
 //! Public names, spelled literally, so that a rename is a visible act; and what the artifacts import.
 
-use berth_shared_state::names;
+use berth_shared_state::config::Config;
+use berth_shared_state::names::{self, Keys};
 
 #[test]
 fn the_public_names_are_these() {
@@ -28,10 +29,19 @@ fn the_public_names_are_these() {
     assert_eq!(names::STATE_ENDPOINTS, "berth_endpoints");
     assert_eq!(names::STATE_MODEL, "berth_model");
     assert_eq!((names::STATE_WAIT, names::STATE_REPORT), ("berth_wait", "berth_report"));
-    assert_eq!(names::table_key("llama"), "berth/2/llama/table");
     assert_eq!(names::ledger_key("llama"), "berth/2/llama/ledger");
-    assert_eq!(names::lease_key("llama"), "berth/2/llama/lease");
-    assert_eq!(names::reports_key("llama"), "berth/2/llama/reports");
+    assert_eq!(names::prefix_key("llama", 3), "berth/2/llama/prefix/3");
+    let pool = &Config::minimal(&["10.0.0.1:8000".parse().unwrap()]).unwrap().pools[0];
+    let keys = Keys::of(pool);
+    let source = format!("{:016x}", pool.source());
+    for (key, what) in [
+        (keys.lease, "lease"),
+        (keys.table, "table"),
+        (keys.reports, "reports"),
+        (keys.refresh, "refresh"),
+    ] {
+        assert_eq!(key, format!("berth/2/pods/{source}/{what}"));
+    }
     assert_eq!(
         (names::LOAD_FORMAT, names::LOAD_REPORT),
         ("endpoint-load-metrics-format", "endpoint-load-metrics")

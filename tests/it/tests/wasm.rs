@@ -222,7 +222,8 @@ fn check_foreign_table(bytes: &[u8]) {
         &json!({"a": {}}),
         json!({"without_service": true, "top": {"role": "service"}}),
     );
-    wasm.host.set_shared_data(VM_ID, &names::table_key("pods"), bytes);
+    let key = wasm.keys().table;
+    wasm.host.set_shared_data(VM_ID, &key, bytes);
     assert_eq!(wasm.send(1, 0, &tokens(10)).pass.as_deref(), Some("no-table"));
     wasm.wait(200);
     assert_eq!(wasm.host.counter("berth.tables_unreadable"), Some(1));
@@ -234,11 +235,8 @@ fn check_foreign_table(bytes: &[u8]) {
 
 #[test]
 fn foreign_bytes_for_a_table_are_no_table() {
-    let good = proxy(&json!({"a": {}}))
-        .host
-        .shared_data(VM_ID, &names::table_key("pods"))
-        .expect("a table")
-        .0;
+    let wasm = proxy(&json!({"a": {}}));
+    let good = wasm.host.shared_data(VM_ID, &wasm.keys().table).expect("a table").0;
     let changed = |at: usize| {
         let mut bytes = good.clone();
         bytes[at] ^= 1;
@@ -274,10 +272,11 @@ fn foreign_bytes_for_a_ledger_are_no_ledger() {
 fn keys_are_few_and_carry_project_schema_and_pool() {
     let mut wasm = proxy(&json!({"a": {}}));
     wasm.send(1, 0, &tokens(10));
-    assert_eq!(
-        wasm.host.shared_data_keys(VM_ID),
-        ["berth/2/pods/lease", "berth/2/pods/ledger", "berth/2/pods/table"]
-    );
+    let keys = wasm.keys();
+    let mut expected = [keys.lease, keys.table, names::ledger_key("pods")];
+    expected.sort();
+    assert_eq!(wasm.host.shared_data_keys(VM_ID), expected);
+    assert!(expected.iter().all(|key| key.starts_with("berth/2/pods/")));
 }
 
 #[test]
@@ -376,10 +375,7 @@ fn reported(wasm: &mut Wasm, request: &Request, report: &str) -> (Option<String>
 }
 
 fn table(wasm: &Wasm) -> table::Table {
-    let stored = wasm
-        .host
-        .shared_data(VM_ID, &names::table_key("pods"))
-        .expect("a table");
+    let stored = wasm.host.shared_data(VM_ID, &wasm.keys().table).expect("a table");
     table::decode(&stored.0).expect("a table")
 }
 
@@ -434,7 +430,7 @@ fn with_reports_off_no_header_is_added_read_or_removed() {
     );
     wasm.wait(300);
     assert_eq!(table(&wasm).pods[0].load.waiting, Some(0));
-    assert_eq!(wasm.host.shared_data(VM_ID, &names::reports_key("pods")), None);
+    assert_eq!(wasm.host.shared_data(VM_ID, &wasm.keys().reports), None);
 }
 
 #[test]

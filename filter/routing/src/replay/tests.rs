@@ -66,7 +66,11 @@ impl Run {
     }
 
     fn ledger(&self, pool: &str) -> Ledger {
-        let stored = self.replay.store.get(&names::ledger_key(pool)).unwrap();
+        let stored = self
+            .replay
+            .store
+            .get(&berth_shared_state::names::ledger_key(pool))
+            .unwrap();
         stored.map_or_else(Ledger::default, |stored| Ledger::decode(&stored.value).unwrap())
     }
 

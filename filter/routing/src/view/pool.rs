@@ -2,7 +2,7 @@
 
 use berth_shared_state::config::Pool;
 use berth_shared_state::limits::{AVOID_MAX, TABLE_BYTES_PER_MILLI, VIEW_MAX_AGE};
-use berth_shared_state::names;
+use berth_shared_state::names::Keys;
 use berth_shared_state::pod::{PodAddress, PodKey};
 use berth_shared_state::sealed::SealError;
 use berth_shared_state::snapshot::Snapshot;
@@ -53,7 +53,7 @@ pub(super) struct PoolView {
 impl PoolView {
     pub fn new(pool: &Pool, pools: usize, nonce: u64) -> Self {
         Self {
-            table_key: names::table_key(&pool.name),
+            table_key: Keys::of(pool).table,
             ledger: LedgerView::new(&pool.name, nonce),
             error: None,
             prefix: PrefixView::new(pool, pools),
@@ -109,7 +109,8 @@ impl PoolView {
         let (ledger, pods) = (self.ledger.ledger(), table.pods.iter().zip(&self.keys));
         self.share
             .add(pods.clone().map(|(row, key)| (row, ledger.own(*key, None))));
-        self.sizes.add(table.pods.iter(), table.scrape_interval);
+        self.sizes
+            .add(table.pods.iter(), table.scrape_interval, table.written_at);
         if let Some(prefix) = &mut self.prefix {
             prefix.facts(pods, self.share.own());
         }

@@ -25,11 +25,14 @@ pub(super) struct Sizes {
 
 impl Sizes {
     /// Takes in the rates of pods that were scraped since the last table; `interval` is the time that
-    /// one scrape stands for.
-    pub fn add<'a>(&mut self, pods: impl Iterator<Item = &'a PodRow>, interval: Millis) {
+    /// one scrape stands for. Scrapes later than their table are from before the clock stepped back: they neither count
+    /// nor keep those after it out.
+    pub fn add<'a>(&mut self, pods: impl Iterator<Item = &'a PodRow>, interval: Millis, written_at: UnixMillis) {
         let seconds = interval.0 as f64 / 1_000.0;
+        self.at = self.at.filter(|at| *at <= written_at);
         let mut latest = self.at;
-        for row in pods.filter(|row| row.trend.is_believed() && row.scraped_at > self.at) {
+        let is_new = |row: &PodRow| row.scraped_at > self.at && row.scraped_at <= Some(written_at);
+        for row in pods.filter(|row| row.trend.is_believed() && is_new(row)) {
             latest = latest.max(row.scraped_at);
             let rate = |rate: Option<f32>| rate.map(f64::from).filter(|rate| rate.is_finite() && *rate >= 0.0);
             let rates = &row.rates;
@@ -97,7 +100,7 @@ mod tests {
     fn seen(scrapes: u64) -> Sizes {
         let mut sizes = Sizes::default();
         for at in 1..=scrapes {
-            sizes.add([row(at * 1_000)].iter(), Millis(1_000));
+            sizes.add([row(at * 1_000)].iter(), Millis(1_000), UnixMillis(at * 1_000));
         }
         sizes
     }
@@ -155,7 +158,7 @@ mod tests {
     fn a_scrape_counts_once_and_only_of_a_pod_that_is_believed() {
         let mut sizes = Sizes::default();
         for _ in 0..100 {
-            sizes.add([row(1_000)].iter(), Millis(1_000));
+            sizes.add([row(1_000)].iter(), Millis(1_000), UnixMillis(1_000));
         }
         let frozen = PodRow {
             trend: Trend::Frozen,
@@ -166,8 +169,26 @@ mod tests {
             ..row(2_000)
         };
         for _ in 0..100 {
-            sizes.add([frozen.clone(), silent.clone()].iter(), Millis(1_000));
+            let pods = [frozen.clone(), silent.clone()];
+            sizes.add(pods.iter(), Millis(1_000), UnixMillis(2_000));
         }
         assert_eq!(sizes.output(), None);
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_stops_no_counting_and_doubles_none() {
+        let mut sizes = Sizes::default();
+        let mut add = |scraped: u64, written: u64| {
+            let before = sizes.requests;
+            sizes.add([row(scraped)].iter(), Millis(1_000), UnixMillis(written));
+            sizes.requests - before
+        };
+        assert_eq!(add(100_000, 100_100), 10.0);
+        // An hour back, as it were: the pod is still to be scraped, then it is.
+        assert_eq!([add(100_000, 5_000), add(100_000, 5_100)], [0.0, 0.0]);
+        assert_eq!(
+            [add(5_200, 5_300), add(5_200, 5_400), add(6_200, 6_300)],
+            [10.0, 0.0, 10.0]
+        );
     }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use berth_shared_state::names::{ledger_key, table_key};
+use berth_shared_state::names::{Keys, ledger_key};
 use berth_shared_state::sample::{Engine, Status};
 use berth_shared_state::sealed::SealError;
 use berth_shared_state::store::{Cas, MemoryStore, StoreError, Stored};
@@ -15,7 +15,8 @@ use crate::request::{Api, PromptSize};
 
 const ONE: &str =
     r#"{"pools": [{"name": "a", "discovery": {"static": ["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"]}}]}"#;
-const TWO: &str = r#"{"pools": [{"name": "a", "discovery": {"static": ["10.0.0.1:80"]}},
+/// Its first pool is that of [`ONE`].
+const TWO: &str = r#"{"pools": [{"name": "a", "discovery": {"static": ["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"]}},
                                 {"name": "b", "models": ["known"], "discovery": {"static": ["10.0.1.1:80"]}}]}"#;
 
 fn at(ms: u64) -> UnixMillis {
@@ -24,6 +25,11 @@ fn at(ms: u64) -> UnixMillis {
 
 fn address(text: &str) -> PodAddress {
     text.parse().unwrap()
+}
+
+fn table_key(pool: &str) -> String {
+    let config = Config::parse(TWO.as_bytes()).unwrap();
+    Keys::of(config.pools.iter().find(|known| known.name == pool).unwrap()).table
 }
 
 fn view(document: &str, nonce: u64) -> View {
@@ -128,6 +134,20 @@ fn booked(store: &dyn SharedData, pod: PodAddress) -> (u32, u32) {
 fn avoided(store: &dyn SharedData, pod: PodAddress) -> bool {
     let value = store.get(&ledger_key("a")).unwrap().unwrap().value;
     Ledger::decode(&value).unwrap().avoided_until(pod.key()).is_some()
+}
+
+/// Istio keeps the values of all plugins in one space.
+#[test]
+fn a_pool_of_the_same_name_with_other_pods_is_another_pool() {
+    let store = MemoryStore::default();
+    three(&store);
+    let other = r#"{"pools": [{"name": "a", "discovery": {"static": ["10.9.9.9:80"]}}]}"#;
+    let pass = Action::Pass(Reason::NoTable);
+    assert_eq!(decide(&mut view(other, 1), &store, 1, Some("base"), 10).action, pass);
+    assert_eq!(
+        endpoints(&decide(&mut view(ONE, 2), &store, 1, Some("base"), 10)).len(),
+        3
+    );
 }
 
 #[test]

@@ -176,7 +176,8 @@ fn check(rules: Rules, events: &[Happens]) -> Result<(), TestCaseError> {
     for who in 0..4 {
         world.go_on(who);
     }
-    world.pass(LEASE.0 + 2 * LEASE_LOOK.0, 0);
+    let lasts = world.store.lease().map_or(LEASE, |lease| Lease::lasts(lease.expired));
+    world.pass(lasts.0 + 2 * LEASE_LOOK.0, 0);
     let lives = world.contexts.iter().flatten().count();
     prop_assert_eq!(world.polling(), lives.min(1));
     Ok(())
@@ -198,6 +199,40 @@ proptest! {
         store.put(Some(&bytes));
         let mut a = seat(1);
         prop_assert!(holds_first(&mut a, &store, 0, 10_000) <= LEASE.0 + LEASE_LOOK.0);
+    }
+
+    /// Contexts come one after the other; each holds for a while and then dies or leaves. The next one waits by how
+    /// many died in a row without having held for a minute, and never longer than [`LEASE_MAX`] and a look.
+    #[test]
+    fn deaths_in_a_row_slow_the_next_one_down_and_nothing_else_does(
+        lives in prop::collection::vec((0..150_000_u64, prop::bool::weighted(0.8)), 1..10)
+    ) {
+        for rules in [Rules::Envoy, Rules::WasmX] {
+            let store = Shared::new(rules);
+            let (mut now, mut deaths, mut nonce) = (0, 0_u32, 0);
+            for (stays, dies) in &lives {
+                nonce += 1;
+                let mut context = seat(nonce);
+                let from = now;
+                now = holds_first(&mut context, &store, from, LEASE_MAX.0 + LEASE_LOOK.0);
+                let most = if deaths == 0 { LEASE.0 } else { (LEASE.0 << (deaths - 1)).min(LEASE_MAX.0) };
+                prop_assert!(now - from <= most + LEASE_LOOK.0, "{} ms after {deaths}", now - from);
+                let began = now;
+                while now < began + stays {
+                    now += 100;
+                    prop_assert!(context.tick(&store, at(now)));
+                }
+                // Renewals are a second apart, so between 60 and 61 s it may go either way.
+                prop_assume!(!(60_000..=61_000).contains(&(now - began)));
+                let proven = now - began > LEASE_PROVEN.0;
+                if !dies {
+                    context.release(&store);
+                    deaths = 0;
+                } else {
+                    deaths = if proven { 1 } else { deaths + 1 };
+                }
+            }
+        }
     }
 
     /// The wall clock steps anywhere at any time: one polls again within the same bound.

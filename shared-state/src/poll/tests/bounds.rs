@@ -113,6 +113,9 @@ fn the_largest_rows_without_lists_fit() {
             preemptions: rate,
         };
         row.proxy_active = count;
+        row.reported_at = row.scraped_at;
+        row.started_at = Some(1e9);
+        row.generated = row.started_at;
         row
     };
     let table = Table {

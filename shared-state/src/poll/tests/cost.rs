@@ -161,3 +161,50 @@ fn a_pod_that_reports_is_scraped_half_as_often_and_as_before_when_it_stops() {
     // The last report put one scrape off.
     assert_eq!(scrapes(false), 19);
 }
+
+#[test]
+fn pods_that_fail_are_retried_by_the_stretched_interval() {
+    let mut rig = budgeted(100, 20);
+    rig.run(60_000, |_| Reply::Fails(ScrapeError::Unreachable));
+    for pod in many(100) {
+        for target in [Target::Metrics(pod), Target::Models(pod)] {
+            let asked = rig.asked(target);
+            // 10 s, less a quarter at most.
+            let early = asked.windows(2).find(|pair| pair[1] - pair[0] < 7_500);
+            assert!(early.is_none() && asked.len() >= 3, "{target:?}: {asked:?}");
+        }
+    }
+}
+
+#[test]
+fn a_large_table_is_published_less_often() {
+    let mut rig = Rig::new(&pool_of(Discovery::Static(many(1))));
+    // A change with every tick.
+    let publishes = |rig: &mut Rig, bytes: usize| {
+        rig.poller.published_bytes = bytes;
+        let before = rig.published.len();
+        for _ in 0..20 {
+            rig.poller.dirty = true;
+            rig.poller.published_bytes = bytes;
+            rig.tick(silent);
+        }
+        rig.published.len() - before
+    };
+    rig.run(1_000, silent);
+    assert_eq!(publishes(&mut rig, 8_192 * 100), 20);
+    // 101 ms: every other tick.
+    assert_eq!(publishes(&mut rig, 8_192 * 101), 10);
+}
+
+#[test]
+fn two_ticks_at_once_publish_once() {
+    let mut rig = Rig::new(&pool_of(Discovery::Static(many(1))));
+    rig.tick(silent);
+    assert_eq!((rig.now, rig.published.len()), (START + 100, 1));
+    for (at, published) in [(99, 1), (100, 2)] {
+        rig.poller.dirty = true;
+        rig.now = START + at;
+        rig.send(Event::Tick);
+        assert_eq!(rig.published.len(), published);
+    }
+}

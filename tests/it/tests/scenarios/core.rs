@@ -14,7 +14,7 @@ use berth_filter_routing::request::{Facts, Head, HeadVerdict, PassReason, asks_f
 use berth_filter_routing::view::{self, Steering, View};
 use berth_shared_state::config::Config;
 use berth_shared_state::limits::TICK;
-use berth_shared_state::names;
+use berth_shared_state::names::Keys;
 use berth_shared_state::poll::{Call, CallId, Effect, Event, Poller, Response, Target};
 use berth_shared_state::store::{MemoryStore, SharedData};
 use berth_shared_state::units::{Millis, UnixMillis};
@@ -98,7 +98,7 @@ impl Core {
                 }
                 Effect::Publish { bytes } => {
                     self.store
-                        .set(&names::table_key(name), &bytes, None)
+                        .set(&Keys::of(&self.config.pools[pool]).table, &bytes, None)
                         .expect("memory takes any write");
                 }
                 Effect::Log { text, .. } => self.log.push(format!("pool {name}: {text}")),

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use berth_shared_state::config::Config;
 use berth_shared_state::limits::PODS_MAX;
-use berth_shared_state::names;
+use berth_shared_state::names::{self, Keys};
 use berth_tests_host::{
     Answer, Callout, CasRules, FailurePolicy, Headers, Host, MetricKind, Plugin, PluginId, Settings, Stream, Thread,
 };
@@ -71,6 +72,12 @@ pub fn process_with(cas_rules: CasRules) -> Host {
 }
 
 impl Wasm {
+    /// Where the values of its first pool stand.
+    pub fn keys(&self) -> Keys {
+        let config = Config::parse(self.document.as_bytes()).expect("it was parsed before");
+        Keys::of(&config.pools[0])
+    }
+
     /// The scenario's proxy.
     pub fn of(scenario: &Scenario) -> Result<Self, String> {
         let (document, config) = document(scenario)?;

@@ -20,7 +20,7 @@ use berth_filter_routing::view::{self, Steering, View};
 use berth_shared_state::config::Config;
 use berth_shared_state::discovery::Found;
 use berth_shared_state::limits::TICK;
-use berth_shared_state::names;
+use berth_shared_state::names::Keys;
 use berth_shared_state::pod::PodAddress;
 use berth_shared_state::poll::{Call, Effect, Event, Poller, Response, Target};
 use berth_shared_state::store::{MemoryStore, SharedData};
@@ -103,7 +103,7 @@ impl Berth {
         for effect in effects {
             match effect {
                 Effect::Publish { bytes } => {
-                    let key = names::table_key(&self.config.pools[0].name);
+                    let key = Keys::of(&self.config.pools[0]).table;
                     self.store
                         .set(&key, &bytes, None)
                         .expect("the store in memory takes any write");
