@@ -8,7 +8,7 @@ use berth_filter_routing::ledger::Outcome;
 use berth_filter_routing::prefix::{Blocks, Hasher};
 use berth_filter_routing::request::{Facts, ModelsQuestion, PassReason};
 use berth_filter_routing::view::{Counts, Request, Steering, View};
-use berth_shared_state::config::{Config, Pool};
+use berth_shared_state::config::{BodyMode, Config, Pool};
 use berth_shared_state::limits::TICK;
 use berth_shared_state::names;
 use berth_shared_state::pod::PodAddress;
@@ -67,6 +67,11 @@ impl Gateway {
     /// Bytes of a body that may be held.
     pub fn hold_bytes(&self) -> usize {
         self.config.body.hold_bytes
+    }
+
+    /// Whether a later filter holds the headers, and takes the choice from filter state.
+    pub fn hands_over(&self) -> bool {
+        self.config.body.mode == BodyMode::HandOver
     }
 
     /// Takes a prompt while its body is read.
@@ -157,7 +162,17 @@ impl Gateway {
     pub fn served(&mut self, id: u32, pod: PodAddress, attempts: impl FnOnce() -> Option<u32>) {
         if !self.view.is_at(id.into(), pod) {
             let attempts = attempts();
+            if attempts == Some(1) && !self.view.is_first(id.into(), pod) {
+                self.count_elsewhere(id);
+            }
             self.view.on_upstream(&HostStore, id.into(), pod, attempts, host::now());
+        }
+    }
+
+    fn count_elsewhere(&mut self, id: u32) {
+        let pool = self.view.pool_of(id.into());
+        if let Some(pool) = pool.and_then(|index| self.config.pools.get(index)) {
+            self.stats.count(&names::pool_stat(&pool.name, names::ELSEWHERE), 1);
         }
     }
 
@@ -262,6 +277,7 @@ fn known(config: &Config) -> Stats {
     for pool in &config.pools {
         let counter = |stat: &str| names::pool_stat(&pool.name, stat);
         stats.define(MetricKind::Counter, &counter("routed"));
+        stats.define(MetricKind::Counter, &counter(names::ELSEWHERE));
         stats.define(MetricKind::Histogram, &counter("table_age_ms"));
         for reason in Reason::REPLIES {
             stats.define(MetricKind::Counter, &counter(&["replied.", reason.as_str()].concat()));

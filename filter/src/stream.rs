@@ -6,7 +6,8 @@
 //!                                   \------ bound ------/      \-> reply
 //! ```
 //! The request's headers can only be written until the first `Continue`; what later phases need is
-//! copied before.
+//! copied before. With `body.mode: hand-over` that `Continue` comes at once: a later filter waits for
+//! the body instead, and finds the choice in filter state.
 
 use berth_filter_routing::decision::{Action as Chosen, Refusal, Why};
 use berth_filter_routing::header;
@@ -50,7 +51,7 @@ pub struct Stream {
 enum Phase {
     /// Nothing of it is Berth's business (any more).
     Passed,
-    /// Headers are held; the body is being read.
+    /// Headers are held, by this filter or a later one; the body is being read.
     Held(Box<Held>),
     /// Sent to a pod; the ledger has it.
     Sent,
@@ -124,21 +125,33 @@ impl Stream {
         }
         match classify(&head, gateway.hold_bytes()) {
             HeadVerdict::Pass(reason) => self.pass(gateway, reason.as_str()),
+            // The later filter would keep all of it, and the proxy would answer 413.
+            HeadVerdict::Hold(_) if gateway.hands_over() && head.declares_over(gateway.hold_bytes()) => {
+                self.pass(gateway, PassReason::BodyTooLarge.as_str())
+            }
             HeadVerdict::Hold(reader) => self.hold(gateway, reader),
         }
     }
 
     fn hold(&mut self, gateway: &mut Gateway, reader: BodyReader) -> Action {
-        if !gateway.hold.begin(self.id, host::now()) {
+        let action = if gateway.hands_over() {
+            if let Err(error) = host::set_state(names::STATE_WAIT, b"1") {
+                log::error!("no later filter can be told to wait ({error}): requests pass");
+                return self.pass(gateway, NO_BODY_HOLD);
+            }
+            Action::Continue
+        } else if gateway.hold.begin(self.id, host::now()) {
+            Action::Pause
+        } else {
             return self.pass(gateway, NO_BODY_HOLD);
-        }
+        };
         let prompt = gateway.hasher();
         self.phase = Phase::Held(Box::new(Held {
             reader,
             prompt,
             read: 0,
         }));
-        Action::Pause
+        action
     }
 
     fn pass(&self, gateway: &mut Gateway, reason: &'static str) -> Action {
@@ -152,16 +165,22 @@ impl Stream {
         let Phase::Held(held) = &mut self.phase else {
             return Action::Continue;
         };
-        if gateway.hold.body(self.id) {
-            gateway.body_hold_proven();
-        }
-        if size > held.read {
-            let piece = host::buffer(Buffer::RequestBody, held.read, size - held.read).unwrap_or_default();
+        // What went on to a later filter is not shown again; what is held here is.
+        let (shown, wait) = if gateway.hands_over() {
+            (0, Action::Continue)
+        } else {
+            if gateway.hold.body(self.id) {
+                gateway.body_hold_proven();
+            }
+            (held.read, Action::Pause)
+        };
+        if size > shown {
+            let piece = host::buffer(Buffer::RequestBody, shown, size - shown).unwrap_or_default();
             held.read += piece.len();
             held.reader.feed(&piece, &mut held.prompt);
         }
-        if !end && size < held.reader.bound() {
-            return Action::Pause;
+        if !end && held.read.max(size) < held.reader.bound() {
+            return wait;
         }
         self.decide_held(gateway, end)
     }
@@ -237,20 +256,29 @@ impl Stream {
 
     fn route(&mut self, gateway: &mut Gateway, endpoints: &[PodAddress], why: &Why) {
         let value = header::destination(endpoints);
+        let over = gateway.hands_over();
         let asked = why.asked.as_deref().or(why.model.as_deref());
         if let Some(model) = asked.and_then(header::model) {
-            let _ = host::set_header(Map::Request, names::MODEL_NAME, model.as_bytes());
-            let _ = host::set_state(names::STATE_MODEL, model.as_bytes());
+            let _ = tell(over, names::MODEL_NAME, names::STATE_MODEL, model.as_bytes());
         }
-        if let Some(base) = why.base.as_deref().and_then(header::model) {
+        if let Some(base) = why.base.as_deref().and_then(header::model).filter(|_| !over) {
             let _ = host::set_header(Map::Request, names::BASE_MODEL_NAME, base.as_bytes());
         }
-        match host::set_header(Map::Request, names::DESTINATION_ENDPOINT, value.as_bytes()) {
+        match tell(
+            over,
+            names::DESTINATION_ENDPOINT,
+            names::STATE_ENDPOINTS,
+            value.as_bytes(),
+        ) {
             Ok(()) => {
                 self.phase = Phase::Sent;
+                if let (true, Some(first)) = (over, endpoints.first()) {
+                    // For a route to a cluster that nobody could patch.
+                    let _ = host::set_destination(&first.to_string());
+                }
                 self.reports = gateway.wants_report(self.id);
                 if self.reports && !self.client_asks {
-                    let _ = host::set_header(Map::Request, names::LOAD_FORMAT, b"TEXT");
+                    let _ = tell(over, names::LOAD_FORMAT, names::STATE_REPORT, b"TEXT");
                 }
             }
             Err(error) => {
@@ -259,7 +287,6 @@ impl Stream {
                 gateway.ended(self.id, Outcome::Abandoned);
             }
         }
-        let _ = host::set_state(names::STATE_ENDPOINTS, value.as_bytes());
     }
 
     fn reply(&self, refusal: &Refusal, facts: &Facts) -> Action {
@@ -396,5 +423,15 @@ fn answer(status: u16, headers: &[(&str, &str)], body: &str, details: &str) -> A
             log::error!("a reply could not be sent ({error}): the request goes on");
             Action::Continue
         }
+    }
+}
+
+/// Tells what follows in the chain: by a header and filter state, or by filter state alone where the headers went by.
+fn tell(over: bool, name: &str, state: &str, value: &[u8]) -> host::HostResult<()> {
+    let told = host::set_state(state, value);
+    if over {
+        told
+    } else {
+        host::set_header(Map::Request, name, value)
     }
 }

@@ -31,6 +31,7 @@ use xxhash_rust::xxh64::xxh64;
 pub use reference::{json_schema, reference_markdown};
 pub use values::{duration_text, nearest, size_text};
 
+use crate::discovery::range::Range;
 use crate::pod::PodAddress;
 use crate::sample::Engine;
 use crate::units::Millis;
@@ -104,6 +105,8 @@ pub struct Pool {
     pub engine: Option<Engine>,
     /// How the pods are found.
     pub discovery: Discovery,
+    /// Addresses that may be pods; empty = all but those that are nobody's, or the own machine's.
+    pub allow: Vec<Range>,
     /// How they are read.
     pub scrape: Scrape,
     /// Adapter behaviour.
@@ -126,6 +129,87 @@ pub enum Discovery {
         /// Time between two reads.
         interval: Millis,
     },
+    /// EndpointSlices of a Kubernetes Service.
+    Kubernetes {
+        /// How the API is asked.
+        asks: Asks,
+        /// Which slices, and what of them.
+        service: Service,
+    },
+    /// A JSON list from any HTTP endpoint.
+    Json {
+        /// How it is asked.
+        asks: Asks,
+        /// `:path`.
+        path: String,
+    },
+}
+
+impl Discovery {
+    /// Time between two reads; `None` = nothing is read.
+    #[must_use]
+    pub const fn interval(&self) -> Option<Millis> {
+        match self {
+            Self::Static(_) => None,
+            Self::EnvoyAdmin { interval, .. } => Some(*interval),
+            Self::Kubernetes { asks, .. } | Self::Json { asks, .. } => Some(asks.interval),
+        }
+    }
+
+    /// Headers of its calls whose values come from the VM's environment: (header, variable).
+    #[must_use]
+    pub fn headers(&self) -> &[(String, String)] {
+        match self {
+            Self::Static(_) | Self::EnvoyAdmin { .. } => &[],
+            Self::Kubernetes { asks, .. } | Self::Json { asks, .. } => &asks.headers,
+        }
+    }
+}
+
+/// How an HTTP endpoint is asked for pods.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Asks {
+    /// Callout cluster that reaches it.
+    pub cluster: String,
+    /// `:authority`.
+    pub authority: String,
+    /// Headers whose values come from the VM's environment: (header, variable). Never printed.
+    pub headers: Vec<(String, String)>,
+    /// Time between two reads.
+    pub interval: Millis,
+}
+
+/// What is taken from the EndpointSlices of a namespace.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Service {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Ports of an endpoint that are pods; empty = the only one.
+    pub ports: Vec<PortOf>,
+    /// Which address counts of a pod that has both.
+    pub prefer: Family,
+}
+
+/// A port of an endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PortOf {
+    /// By the name it has in the slice.
+    Name(String),
+    /// By its number, whether the slice has it or not.
+    Number(u16),
+}
+
+/// A kind of addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Family {
+    /// 10.0.0.1
+    #[default]
+    Ipv4,
+    /// fd00::1
+    Ipv6,
 }
 
 /// How a pod is read.
@@ -244,8 +328,21 @@ pub enum Sticky {
 /// Body handling.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Body {
+    /// Who holds the headers meanwhile.
+    pub mode: BodyMode,
     /// Bytes held at most before the request is decided without the rest.
     pub hold_bytes: usize,
+}
+
+/// Who holds the headers until the pod is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BodyMode {
+    /// The filter itself.
+    #[default]
+    Hold,
+    /// A later filter, which takes the choice from filter state.
+    HandOver,
 }
 
 /// What may be shown.

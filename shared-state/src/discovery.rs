@@ -4,13 +4,19 @@
 //! and what to do with a bad answer, is the poller's part ([`crate::poll`]), the same for all kinds.
 //! A static list needs neither: [`fixed`].
 
+mod capped;
+pub mod endpoint_slices;
 pub mod envoy_admin;
+pub mod json_list;
+pub mod range;
 
 use core::fmt;
 
-use crate::limits::{DISCOVERY_PAGE_MAX_BYTES, PODS_MAX};
+use crate::limits::{DISCOVERED_MAX, DISCOVERY_PAGE_MAX_BYTES, PODS_MAX, SHOWN_VALUE_MAX_CHARS};
 use crate::pod::PodAddress;
 use crate::table::Readiness;
+
+use range::{Range, Refusal};
 
 /// One pod, as discovery shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +53,22 @@ pub enum DiscoveryError {
     NotClusters,
     /// The proxy does not know the cluster.
     NoSuchCluster(String),
+    /// Not a list of EndpointSlices.
+    NotSlices,
+    /// No slice is of this service.
+    NoSuchService(String),
+    /// There are endpoints, but none of these ports is the one.
+    NoPort(String),
+    /// The pages are of different versions of the list.
+    Changed,
+    /// Not a JSON list of pods.
+    NotAList,
+    /// An entry of the list that is no address.
+    NotAnAddress(String),
+    /// More than [`DISCOVERED_MAX`] addresses, or more than the API allows.
+    TooMany,
+    /// Not one of the addresses may be a pod.
+    AllRefused(Refused),
 }
 
 impl fmt::Display for DiscoveryError {
@@ -57,6 +79,24 @@ impl fmt::Display for DiscoveryError {
                 "the answer has {bytes} bytes, the bound is {DISCOVERY_PAGE_MAX_BYTES}; Envoy before 1.38 lists \
                  every cluster: use a static list, or fewer clusters"
             ),
+            Self::NotSlices => f.write_str(
+                "the answer is not a list of EndpointSlices; does discovery.cluster lead to the Kubernetes API?",
+            ),
+            Self::NoSuchService(name) => write!(
+                f,
+                "no EndpointSlice belongs to the service {name:?}; check discovery.namespace and discovery.service"
+            ),
+            Self::NoPort(ports) => write!(
+                f,
+                "it is not clear which port serves requests: there are [{ports}]; name it in discovery.ports"
+            ),
+            Self::Changed => f.write_str("the list changed while it was read; it is read anew"),
+            Self::NotAList => f.write_str(
+                "the answer is not a JSON list of pods such as [\"10.0.0.1:8000\"]; check discovery.cluster and discovery.path",
+            ),
+            Self::NotAnAddress(text) => write!(f, "{text:?} is not ip:port; names are not accepted"),
+            Self::TooMany => write!(f, "more than {DISCOVERED_MAX} addresses; split the pool"),
+            Self::AllRefused(refused) => refused.fmt(f),
             Self::NotClusters => f.write_str(
                 "the answer is not the JSON of /clusters?format=json; does discovery.admin lead to the admin listener?",
             ),
@@ -66,6 +106,60 @@ impl fmt::Display for DiscoveryError {
             ),
         }
     }
+}
+
+/// Addresses that may not be pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// How many.
+    pub count: usize,
+    /// One of them, and why.
+    pub example: (PodAddress, Refusal),
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (address, why) = self.example;
+        write!(f, "{} addresses are refused, {address} for example: {why}", self.count)
+    }
+}
+
+/// Takes out what may not be a pod ([`range::refusal`]).
+///
+/// # Errors
+/// When nothing is left of what was there.
+pub fn admit(found: &mut Vec<Found>, allow: &[Range]) -> Result<Option<Refused>, DiscoveryError> {
+    let mut refused: Option<Refused> = None;
+    found.retain(|pod| {
+        let why = range::refusal(pod.address.socket().ip(), allow);
+        if let Some(why) = why {
+            let example = (pod.address, why);
+            refused.get_or_insert(Refused { count: 0, example }).count += 1;
+        }
+        why.is_none()
+    });
+    match refused {
+        Some(refused) if found.is_empty() => Err(DiscoveryError::AllRefused(refused)),
+        refused => Ok(refused),
+    }
+}
+
+/// The start of a foreign text, for a message.
+fn shown(text: &str) -> String {
+    let visible = text.chars().filter(|character| !character.is_control());
+    visible.take(SHOWN_VALUE_MAX_CHARS).collect()
+}
+
+/// A text as part of a query: what is reserved there is written by its number.
+fn unreserved(text: &str) -> String {
+    let mut out = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => out.push(char::from(byte)),
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
 }
 
 /// A static list as a set of pods. It says nothing about readiness.

@@ -281,3 +281,25 @@ pub const MODELS_LISTED_MAX: usize = NAMES_MAX;
 pub const MODELS_LIST_MAX_AGE: Millis = Millis(1_000);
 /// Names of nearly the same length that are compared with an unknown one: 1 ms at most.
 pub const NEAR_NAMES_MAX: usize = 256;
+/// Time between two reads of a list of pods from elsewhere: every proxy asks the same API.
+pub const DISCOVERY_INTERVAL: Millis = Millis(2_000);
+/// Addresses that one discovery may bring, before they are cut to [`PODS_MAX`]: a pod may stand in several slices.
+pub const DISCOVERED_MAX: usize = 4 * PODS_MAX;
+/// EndpointSlices asked for at once. A slice has 100 endpoints of some 500 bytes, 1000 at most: 10 MB.
+pub const SLICES_PER_PAGE: usize = 20;
+/// EndpointSlices taken from one answer. What stands between Berth and the API may not know `limit`.
+pub const SLICES_PER_ANSWER_MAX: usize = 1024;
+/// Endpoints of one EndpointSlice; the API allows no more.
+pub const ENDPOINTS_PER_SLICE_MAX: usize = 1000;
+/// Ports of one EndpointSlice; the API allows 100.
+pub const PORTS_PER_SLICE_MAX: usize = 100;
+/// Pages of one list: a full pool in slices of four endpoints.
+pub const LIST_PAGES_MAX: usize = 64;
+/// Bytes of the token that leads to the next page. The API's are a few hundred.
+pub const CONTINUE_MAX_BYTES: usize = 4096;
+/// Ports of one pod that are pods of their own: data-parallel ranks on one machine.
+pub const PORTS_PER_POD_MAX: usize = 64;
+/// Ranges of addresses in `allow`: a cluster has a few for its pods.
+pub const RANGES_MAX: usize = 64;
+/// Bytes of a Kubernetes name: a DNS label or subdomain.
+pub const KUBERNETES_NAME_MAX_BYTES: usize = 253;

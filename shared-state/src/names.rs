@@ -75,10 +75,14 @@ pub const ROOT_SERVICE: &str = "berth_service";
 
 /// Filter state with the decision as `key=value;…`, for access logs (`%FILTER_STATE(wasm.berth:PLAIN)%`).
 pub const STATE_DECISION: &str = "berth";
+/// Filter state that asks a later filter to hold the headers until the body is complete.
+pub const STATE_WAIT: &str = "berth_wait";
 /// Filter state with the ordered endpoints, for a hand-over to a later filter.
 pub const STATE_ENDPOINTS: &str = "berth_endpoints";
 /// Filter state with the model, for a hand-over to a later filter.
 pub const STATE_MODEL: &str = "berth_model";
+/// Filter state with the form in which the pod is asked for a load report, for a hand-over to a later filter.
+pub const STATE_REPORT: &str = "berth_report";
 
 /// Prefix of every shared-data key: project and schema version. The key space of an empty vm_id is
 /// shared by all plugins of the process, so ours are told apart by it.
@@ -124,6 +128,10 @@ pub fn reports_key(pool: &str) -> String {
 
 /// Counter: how often a context of this process began to poll a pool.
 pub const POLLERS_BEGUN: &str = "pollers_begun";
+
+/// Counter: first attempts that did not reach the first pod of the list. Some, while pods come and go; all, where
+/// nobody applies the choice.
+pub const ELSEWHERE: &str = "elsewhere";
 
 /// Gauge: Unix seconds of a pool's last table. Its age is what to alert on: the poller's death shows here.
 pub const PUBLISHED_AT: &str = "published_at_seconds";

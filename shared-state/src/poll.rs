@@ -28,6 +28,7 @@
 
 mod answer;
 mod effect;
+mod find;
 mod history;
 mod journal;
 mod pace;
@@ -43,10 +44,9 @@ pub use effect::{Call, CallId, Effect, Event, HeaderValue, Outcome, Response, Se
 
 use crate::clock::{Clock, Now};
 use crate::config::{Discovery, Pool};
-use crate::discovery::{self, envoy_admin};
+use crate::discovery;
 use crate::limits::{
-    CALL_GRACE, CALLS_OPEN_MAX, DISCOVERY_TIMEOUT, MODELS_REFRESH_MIN, NAMES_MAX, PUBLISH_HEARTBEAT, REFRESH_AT_ONCE,
-    REFRESH_SPREAD,
+    CALL_GRACE, CALLS_OPEN_MAX, MODELS_REFRESH_MIN, NAMES_MAX, PUBLISH_HEARTBEAT, REFRESH_AT_ONCE, REFRESH_SPREAD,
 };
 use crate::pod::PodAddress;
 use crate::table::{Discovered, ScrapeError, Table};
@@ -54,6 +54,7 @@ use crate::units::{Millis, UnixMillis};
 
 use answer::{metrics_path, metrics_port};
 use effect::Tally;
+use find::Finder;
 use journal::Journal;
 use pace::{Bucket, Pace};
 use pod::Pod;
@@ -72,7 +73,7 @@ pub struct Poller {
     clock: Clock,
     /// The pods are known, or known to be unknown.
     begun: bool,
-    finder: Schedule,
+    finder: Finder,
     discovered: Discovered,
     pods: BTreeMap<PodAddress, Pod>,
     open: BTreeMap<CallId, Open>,
@@ -115,7 +116,7 @@ impl Poller {
             passive: false,
             clock: Clock::default(),
             begun: false,
-            finder: Schedule::at_once(),
+            finder: Finder::default(),
             discovered: Discovered::default(),
             pods: BTreeMap::new(),
             open: BTreeMap::new(),
@@ -205,7 +206,7 @@ impl Poller {
             return;
         }
         let mut due = Vec::new();
-        if matches!(self.pool.discovery, Discovery::EnvoyAdmin { .. }) && self.finder.is_due(now) {
+        if self.pool.discovery.interval().is_some() && self.finder.schedule.is_due(now) {
             due.push((Millis(0), Target::Discovery));
         }
         for (address, pod) in &self.pods {
@@ -238,7 +239,6 @@ impl Poller {
     fn call(&mut self, target: Target) -> Call {
         self.last_call = CallId(self.last_call.0.saturating_add(1));
         let scrape = &self.pool.scrape;
-        let text = |name: &str, value: &str| (name.to_owned(), HeaderValue::Text(value.to_owned()));
         let of_pod = |address: PodAddress, path: &str, accept: &str| {
             let authority = address.to_string();
             let mut headers = vec![
@@ -246,9 +246,7 @@ impl Poller {
                 text("accept", accept),
                 text("accept-encoding", "identity"),
             ];
-            let from_environment =
-                |(name, variable): &(String, String)| (name.clone(), HeaderValue::Variable(variable.clone()));
-            headers.extend(scrape.headers.iter().map(from_environment));
+            headers.extend(from_environment(&scrape.headers));
             // Envoy's cluster decides about TLS; WasmX goes by the scheme.
             headers.extend(scrape.tls.then(|| text(":scheme", "https")));
             Call {
@@ -261,8 +259,8 @@ impl Poller {
                 timeout: scrape.timeout,
             }
         };
-        match (target, &self.pool.discovery) {
-            (Target::Metrics(pod), _) => {
+        match target {
+            Target::Metrics(pod) => {
                 let mut socket = pod.socket();
                 socket.set_port(metrics_port(&self.pool).unwrap_or(socket.port()));
                 of_pod(
@@ -271,22 +269,8 @@ impl Poller {
                     "text/plain;version=0.0.4",
                 )
             }
-            (Target::Models(pod), _) => of_pod(pod, "/v1/models", "application/json"),
-            (Target::Discovery, discovery) => {
-                let (cluster, admin) = match discovery {
-                    Discovery::EnvoyAdmin { cluster, admin, .. } => (cluster.as_str(), admin.as_str()),
-                    Discovery::Static(_) => ("", ""),
-                };
-                Call {
-                    id: self.last_call,
-                    target,
-                    cluster: admin.to_owned(),
-                    path: envoy_admin::path(cluster),
-                    authority: admin.to_owned(),
-                    headers: vec![text("accept", "application/json")],
-                    timeout: DISCOVERY_TIMEOUT,
-                }
-            }
+            Target::Models(pod) => of_pod(pod, "/v1/models", "application/json"),
+            Target::Discovery => self.finder.call(self.last_call, &self.pool.discovery),
         }
     }
 
@@ -301,7 +285,7 @@ impl Poller {
 
     fn schedule(&mut self, target: Target) -> Option<&mut Schedule> {
         match target {
-            Target::Discovery => Some(&mut self.finder),
+            Target::Discovery => Some(&mut self.finder.schedule),
             Target::Metrics(address) => self.pods.get_mut(&address).map(|pod| &mut pod.metrics),
             Target::Models(address) => self.pods.get_mut(&address).map(|pod| &mut pod.models),
         }
@@ -383,6 +367,18 @@ impl Poller {
             ),
         }
     }
+}
+
+/// A header as it stands.
+fn text(name: &str, value: &str) -> (String, HeaderValue) {
+    (name.to_owned(), HeaderValue::Text(value.to_owned()))
+}
+
+/// Headers whose values the VM's environment has.
+fn from_environment(headers: &[(String, String)]) -> impl Iterator<Item = (String, HeaderValue)> {
+    { headers }
+        .iter()
+        .map(|(name, variable)| (name.clone(), HeaderValue::Variable(variable.clone())))
 }
 
 #[cfg(test)]

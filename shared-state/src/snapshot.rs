@@ -5,7 +5,7 @@
 
 use hashbrown::HashMap;
 
-use crate::config::{Discovery, Pool};
+use crate::config::Pool;
 use crate::limits::{FRESH_INTERVALS, SCRAPE_INTERVAL_MAX, STALE_AFTER_INTERVALS_MIN};
 use crate::pod::{PodAddress, PodKey};
 use crate::table::{Models, NameId, PodRow, Table};
@@ -115,10 +115,10 @@ impl Snapshot {
     /// always can; another one for [`FRESH_INTERVALS`] discovery intervals.
     #[must_use]
     pub fn discovery_fresh(&self, pool: &Pool, now: UnixMillis) -> bool {
-        match (&pool.discovery, self.table.discovery.at) {
-            (Discovery::Static(_), _) => true,
-            (Discovery::EnvoyAdmin { .. }, None) => false,
-            (Discovery::EnvoyAdmin { interval, .. }, Some(at)) => now.since(at) <= intervals(*interval),
+        match (pool.discovery.interval(), self.table.discovery.at) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(interval), Some(at)) => now.since(at) <= intervals(interval),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `berth render`: a host's configuration for a Berth config.
 
 mod envoy;
+mod kubernetes;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,6 +19,69 @@ pub struct Args {
 enum Host {
     /// A complete Envoy configuration: listener, filter chain, service, clusters, admin.
     Envoy(EnvoyArgs),
+    /// The resources for an Istio gateway, as one file for `kubectl apply`.
+    Istio(IstioArgs),
+    /// The resources for Envoy Gateway, as one file for `kubectl apply`.
+    EnvoyGateway(EnvoyGatewayArgs),
+}
+
+/// Who holds the headers in an Istio gateway.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Way {
+    /// A WasmPlugin, Lua behind it, and an EnvoyFilter for the clusters. Istio 1.30 or newer.
+    HandOver,
+    /// An EnvoyFilter for everything. Istio 1.27 or newer.
+    Hold,
+    /// No EnvoyFilter: a WasmPlugin, Lua behind it, and a route for chosen pods. Istio 1.30 or newer.
+    Plugins,
+}
+
+/// Arguments of `berth render istio`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  berth render istio --config berth.json --gateway llama | kubectl apply -f -\n\nThe config names Istio's cluster: {\"discovery\": {\"envoy_admin\": {\"cluster\": \"outbound|8000||llama.default.svc.cluster.local\", \"admin\": \"prometheus_stats\"}}}"
+)]
+pub struct IstioArgs {
+    /// What all resources are made from.
+    #[command(flatten)]
+    pub common: KubernetesArgs,
+    /// Who holds the headers until the pod is chosen.
+    #[arg(long, value_enum, default_value = "hand-over")]
+    pub way: Way,
+}
+
+/// Arguments of `berth render envoy-gateway`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  berth render envoy-gateway --config berth.json --gateway llama | kubectl apply -f -\n\nThe config names the route's cluster: {\"discovery\": {\"envoy_admin\": {\"cluster\": \"httproute/default/llama/rule/0\"}}}"
+)]
+pub struct EnvoyGatewayArgs {
+    /// What all resources are made from.
+    #[command(flatten)]
+    pub common: KubernetesArgs,
+    /// Name of the Gateway's listener.
+    #[arg(long, default_value = "http")]
+    pub listener: String,
+    /// How long one request may take in all, in seconds.
+    #[arg(long, default_value_t = 600)]
+    pub timeout: u32,
+}
+
+/// What hosts in Kubernetes have in common.
+#[derive(clap::Args)]
+pub struct KubernetesArgs {
+    /// The Berth config, JSON.
+    #[arg(long)]
+    pub config: PathBuf,
+    /// Name of the Gateway.
+    #[arg(long)]
+    pub gateway: String,
+    /// Its namespace; the resources go there too.
+    #[arg(long, default_value = "default")]
+    pub namespace: String,
+    /// The image with the filter, `plugin.wasm` in its last layer.
+    #[arg(long, default_value = "oci://registry.example.com/berth:0.1.0")]
+    pub image: String,
 }
 
 /// Arguments of `berth render envoy`.
@@ -53,11 +117,20 @@ pub struct EnvoyArgs {
 
 /// Runs it; the exit code is the answer.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let Host::Envoy(args) = &args.host;
-    let text = document::read(&args.config)?;
-    let Some(config) = document::valid(&text) else {
-        anyhow::bail!("{} is not valid; `berth validate` says the same", args.config.display());
+    let path = match &args.host {
+        Host::Envoy(args) => &args.config,
+        Host::Istio(args) => &args.common.config,
+        Host::EnvoyGateway(args) => &args.common.config,
     };
-    print!("{}", envoy::render(&config, &text, args)?);
+    let text = document::read(path)?;
+    let Some(config) = document::valid(&text) else {
+        anyhow::bail!("{} is not valid; `berth validate` says the same", path.display());
+    };
+    let rendered = match &args.host {
+        Host::Envoy(args) => envoy::render(&config, &text, args)?,
+        Host::Istio(args) => kubernetes::istio(&config, &text, args)?,
+        Host::EnvoyGateway(args) => kubernetes::envoy_gateway(&config, &text, args)?,
+    };
+    print!("{rendered}");
     Ok(ExitCode::SUCCESS)
 }

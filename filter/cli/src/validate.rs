@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use berth_shared_state::config::{Config, Discovery, Pool, Rewrite, Sticky, Target, duration_text, size_text};
+use berth_shared_state::config::{
+    BodyMode, Config, Discovery, Pool, Rewrite, Sticky, Target, duration_text, size_text,
+};
 use berth_shared_state::names;
 
 use crate::document;
@@ -51,10 +53,12 @@ fn summary(config: &Config) -> String {
     }
     lines.extend(config.rewrites.iter().map(rewrite_line));
     lines.extend(models_line(config));
-    lines.push(format!(
-        "bodies:  up to {} of a request are held",
-        size_text(config.body.hold_bytes as u64)
-    ));
+    let how = match config.body.mode {
+        BodyMode::Hold => "held",
+        BodyMode::HandOver => "read as they pass; a filter behind Berth must hold the headers",
+    };
+    let most = size_text(config.body.hold_bytes as u64);
+    lines.push(format!("bodies:  up to {most} of a request are {how}"));
     lines.push(match config.trust.headers.as_slice() {
         [] => "trusted: no steering header; every copy is removed".to_owned(),
         headers => format!(
@@ -102,6 +106,18 @@ fn pool_lines(pool: &Pool) -> Vec<String> {
             "the hosts of cluster {cluster}, listed every {}",
             duration_text(*interval)
         ),
+        Discovery::Kubernetes { asks, service } => format!(
+            "the EndpointSlices of {}/{}, asked of cluster {} every {}",
+            service.namespace,
+            service.name,
+            asks.cluster,
+            duration_text(asks.interval)
+        ),
+        Discovery::Json { asks, path } => format!(
+            "the list at {path} of cluster {}, read every {}",
+            asks.cluster,
+            duration_text(asks.interval)
+        ),
     };
     let engine = pool
         .engine
@@ -122,7 +138,10 @@ fn pool_lines(pool: &Pool) -> Vec<String> {
     );
     let sent = scrape.headers.iter();
     let sent = sent.map(|(header, variable)| format!("  scrapes send {header} from the variable {variable}"));
+    let asked = pool.discovery.headers().iter();
+    let asked = asked.map(|(header, variable)| format!("  discovery sends {header} from the variable {variable}"));
     let mut lines = vec![format!("pool {}: {pods}; {engine}; {models}", pool.name), times];
+    lines.extend(asked);
     lines.extend(sent);
     lines
 }

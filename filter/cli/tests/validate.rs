@@ -70,6 +70,16 @@ shown:   every response has x-berth-decision
 }
 
 #[test]
+fn a_config_that_hands_over_says_what_it_needs() {
+    let output = validate(
+        br#"{"pools": [{"name": "p", "discovery": {"static": ["10.0.0.1:8000"]}}], "body": {"mode": "hand-over"}}"#,
+    );
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let line = "up to 768KiB of a request are read as they pass; a filter behind Berth must hold the headers";
+    assert!(printed.contains(line), "{printed}");
+}
+
+#[test]
 fn every_error_has_a_line() {
     check(
         r#"{"pools": [{"name": "A", "discovery": {"static": ["pod:80"]}}]}"#,

@@ -136,7 +136,7 @@ impl Replay {
         for pool in &mut config.pools {
             let fixed = match &pool.discovery {
                 Discovery::Static(list) => Some(list.clone()),
-                Discovery::EnvoyAdmin { .. } => None,
+                _ => None,
             };
             // Events replace the discovery and are always current, as a static list is.
             pool.discovery = Discovery::Static(fixed.clone().unwrap_or_default());

@@ -136,6 +136,14 @@ impl View {
         self.counts
     }
 
+    /// Whether this pod is the first that the request was to go to.
+    #[must_use]
+    pub fn is_first(&self, id: u64, serving: PodAddress) -> bool {
+        self.routed
+            .get(&id)
+            .is_none_or(|routed| routed.endpoints.first() == Some(&serving))
+    }
+
     /// The pool, by its place in the config, to which a request in flight was routed.
     #[must_use]
     pub fn pool_of(&self, id: u64) -> Option<usize> {

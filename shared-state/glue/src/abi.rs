@@ -30,6 +30,14 @@ unsafe extern "C" {
     pub fn proxy_remove_header_map_value(kind: u32, key: *const u8, key_size: usize) -> u32;
     pub fn proxy_get_property(path: *const u8, path_size: usize, data: *mut *mut u8, size: *mut usize) -> u32;
     pub fn proxy_set_property(path: *const u8, path_size: usize, value: *const u8, value_size: usize) -> u32;
+    pub fn proxy_call_foreign_function(
+        name: *const u8,
+        name_size: usize,
+        arguments: *const u8,
+        arguments_size: usize,
+        results: *mut *mut u8,
+        results_size: *mut usize,
+    ) -> u32;
     pub fn proxy_get_shared_data(
         key: *const u8,
         key_size: usize,
@@ -88,6 +96,8 @@ mod native {
         proxy_remove_header_map_value(kind: u32, key: *const u8, ks: usize);
         proxy_get_property(path: *const u8, ps: usize, data: *mut *mut u8, size: *mut usize);
         proxy_set_property(path: *const u8, ps: usize, value: *const u8, vs: usize);
+        proxy_call_foreign_function(name: *const u8, ns: usize, args: *const u8, size: usize, results: *mut *mut u8,
+                                    rs: *mut usize);
         proxy_get_shared_data(key: *const u8, ks: usize, data: *mut *mut u8, size: *mut usize, cas: *mut u32);
         proxy_set_shared_data(key: *const u8, ks: usize, value: *const u8, vs: usize, cas: u32);
         proxy_http_call(up: *const u8, us: usize, h: *const u8, hs: usize, b: *const u8, bs: usize, t: *const u8,

@@ -212,6 +212,36 @@ pub fn set_state(name: &str, value: &[u8]) -> HostResult<()> {
     done(unsafe { abi::proxy_set_property(name.as_ptr(), name.len(), value.as_ptr(), value.len()) })
 }
 
+/// Has a cluster of type ORIGINAL_DST dial this address for the stream. Only Envoy knows how, and there this comes before
+/// any header.
+///
+/// # Errors
+/// Outside of a stream, and on other hosts.
+pub fn set_destination(address: &str) -> HostResult<()> {
+    const FUNCTION: &str = "set_envoy_filter_state";
+    const OBJECT: &str = "envoy.network.transport_socket.original_dst_address";
+    // Envoy's SetEnvoyFilterStateArguments: 1 is the object's name, 2 its value. Both are shorter than 128 bytes.
+    let mut arguments = Vec::with_capacity(OBJECT.len() + address.len() + 4);
+    for (tag, text) in [(0x0a, OBJECT), (0x12, address)] {
+        arguments.push(tag);
+        arguments.push(u8::try_from(text.len()).unwrap_or_default());
+        arguments.extend_from_slice(text.as_bytes());
+    }
+    let (mut results, mut size) = (null_mut(), 0);
+    // SAFETY: live slices, and two places that the host writes to.
+    let status = unsafe {
+        abi::proxy_call_foreign_function(
+            FUNCTION.as_ptr(),
+            FUNCTION.len(),
+            arguments.as_ptr(),
+            arguments.len(),
+            &raw mut results,
+            &raw mut size,
+        )
+    };
+    adopt(status, results, size).map(drop)
+}
+
 /// Answers the client from here.
 ///
 /// # Errors

@@ -5,10 +5,12 @@
 use serde::de::DeserializeOwned;
 use serde::de::value::{Error, StrDeserializer};
 
-use super::check::{Is, Record};
+use super::check::{Checked, Is, Record};
 use super::{
-    Adapters, Body, Config, Discovery, ModelNames, Pool, Prefix, Rewrite, Routing, Scrape, StatusPage, Target, Trust,
+    Adapters, Asks, Body, Config, Discovery, ModelNames, Pool, PortOf, Prefix, Rewrite, Routing, Scrape, Service,
+    StatusPage, Target, Trust,
 };
+use crate::discovery::range::Range;
 use crate::limits::{STALE_AFTER_FLOOR, STALE_AFTER_INTERVALS};
 use crate::pod::PodAddress;
 use crate::units::Millis;
@@ -92,6 +94,20 @@ impl Record {
         })
     }
 
+    /// (header, variable that its value comes from).
+    fn headers(&self, key: &str) -> Vec<(String, String)> {
+        let headers = match self.is(key) {
+            Is::Headers(headers) => headers.as_slice(),
+            _ => &[],
+        };
+        let variable = |source: &Is| match source {
+            Is::Record(source) => source.word("env"),
+            _ => None,
+        };
+        let pair = |(name, source): &(String, Checked)| Some((name.clone(), variable(&source.is)?));
+        headers.iter().filter_map(pair).collect()
+    }
+
     fn addresses(&self, key: &str) -> Vec<PodAddress> {
         self.items(key, |item| match item {
             Is::Address(address) => Some(*address),
@@ -118,6 +134,7 @@ pub(super) fn config(document: &Record, epoch: u64) -> Config {
         },
         rewrites: document.records("rewrites", rewrite),
         body: Body {
+            mode: document.record("body").choice("mode").unwrap_or_default(),
             hold_bytes: document.record("body").count("hold") as usize,
         },
         status: StatusPage {
@@ -130,6 +147,7 @@ pub(super) fn config(document: &Record, epoch: u64) -> Config {
 }
 
 fn pool_of(pool: &Record) -> Pool {
+    let (discovery, allow) = discovery(pool.record("discovery"));
     let scrape = scrape(pool.record("scrape"));
     let adapters = pool.record("adapters");
     let routing = routing(pool.record("routing"), scrape.interval);
@@ -138,7 +156,8 @@ fn pool_of(pool: &Record) -> Pool {
         models: pool.words("models"),
         routes: pool.words("routes"),
         engine: pool.choice("engine"),
-        discovery: discovery(pool.record("discovery")),
+        discovery,
+        allow,
         adapters: Adapters {
             resolver: adapters.flag("resolver"),
             known: adapters.records("known", |adapter| (adapter.name("name"), adapter.word("base"))),
@@ -160,26 +179,51 @@ fn rewrite(rewrite: &Record) -> Rewrite {
     }
 }
 
-fn discovery(discovery: &Record) -> Discovery {
-    match discovery.is("envoy_admin") {
-        Is::Record(admin) => Discovery::EnvoyAdmin {
+/// The way that is configured, and the addresses that it may bring.
+fn discovery(discovery: &Record) -> (Discovery, Vec<Range>) {
+    let ranges = |record: &Record| {
+        record
+            .words("allow")
+            .iter()
+            .filter_map(|text| text.parse().ok())
+            .collect()
+    };
+    if let Is::Record(admin) = discovery.is("envoy_admin") {
+        let found = Discovery::EnvoyAdmin {
             cluster: admin.name("cluster"),
             admin: admin.name("admin"),
             interval: admin.millis("interval"),
-        },
-        _ => Discovery::Static(discovery.addresses("static")),
+        };
+        return (found, ranges(admin));
+    }
+    if let Is::Record(kubernetes) = discovery.is("kubernetes") {
+        let port = |text: String| text.parse().map_or(PortOf::Name(text), PortOf::Number);
+        let service = Service {
+            namespace: kubernetes.name("namespace"),
+            name: kubernetes.name("service"),
+            ports: kubernetes.words("ports").into_iter().map(port).collect(),
+            prefer: kubernetes.choice("prefer").unwrap_or_default(),
+        };
+        let asks = asks(kubernetes);
+        return (Discovery::Kubernetes { asks, service }, ranges(kubernetes));
+    }
+    if let Is::Record(json) = discovery.is("json") {
+        let (asks, path) = (asks(json), json.name("path"));
+        return (Discovery::Json { asks, path }, ranges(json));
+    }
+    (Discovery::Static(discovery.addresses("static")), Vec::new())
+}
+
+fn asks(kind: &Record) -> Asks {
+    Asks {
+        cluster: kind.name("cluster"),
+        authority: kind.name("authority"),
+        headers: kind.headers("headers"),
+        interval: kind.millis("interval"),
     }
 }
 
 fn scrape(scrape: &Record) -> Scrape {
-    let headers = match scrape.is("headers") {
-        Is::Headers(headers) => headers.as_slice(),
-        _ => &[],
-    };
-    let variable = |source: &Is| match source {
-        Is::Record(source) => source.word("env"),
-        _ => None,
-    };
     Scrape {
         path: scrape.word("path"),
         port: scrape.number("port").and_then(|port| port.try_into().ok()),
@@ -188,10 +232,7 @@ fn scrape(scrape: &Record) -> Scrape {
         models_interval: scrape.millis("models_interval"),
         cluster: scrape.name("cluster"),
         address_header: scrape.name("address_header"),
-        headers: headers
-            .iter()
-            .filter_map(|(name, source)| Some((name.clone(), variable(&source.is)?)))
-            .collect(),
+        headers: scrape.headers("headers"),
         tls: scrape.flag("tls"),
         in_band: scrape.flag("in_band"),
         per_second: 1,

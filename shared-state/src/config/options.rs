@@ -3,10 +3,13 @@
 //! The numbers stand in `limits.rs`, the names of headers and clusters in `names.rs`. Deliberately
 //! not here: rules between two options (`relations.rs`).
 
+mod discovery;
+
 use super::schema::{Field, Kind, List, Preset, Section};
 use super::values::{CLUSTER, HEADER_NAME, MODEL_NAME, PATH, POOL_NAME, ROUTE, TextRule, VARIABLE};
 use crate::limits;
 use crate::names;
+use discovery::DISCOVERY;
 
 const fn field(key: &'static str, kind: Kind, preset: Preset, doc: &'static str) -> Field {
     Field { key, kind, preset, doc }
@@ -169,58 +172,6 @@ static POOL: Section = Section {
     ],
 };
 
-static DISCOVERY: Section = Section {
-    path: "pools[].discovery",
-    doc: "How the pods are found: exactly one of these.",
-    fields: &[
-        field(
-            "static",
-            Kind::List(&List {
-                of: Kind::Address,
-                noun: "different pods, each `ip:port`",
-                min: 1,
-                max: limits::PODS_MAX,
-            }),
-            Preset::Unset("another way is used"),
-            "A fixed list, for example `10.0.0.1:8000` or `[fd00::1]:8000`. No DNS names: the proxy finds a pod by its exact address. A pod may stand in one pool only, since each pool counts its own requests.",
-        ),
-        field(
-            "envoy_admin",
-            Kind::Section(&ENVOY_ADMIN),
-            Preset::Unset("another way is used"),
-            "Envoy's own list of the hosts of a cluster, with their health.",
-        ),
-    ],
-};
-
-static ENVOY_ADMIN: Section = Section {
-    path: "pools[].discovery.envoy_admin",
-    doc: "Pods from `/clusters?format=json` of Envoy's admin listener. Only on Envoy.",
-    fields: &[
-        field(
-            "cluster",
-            Kind::Text(&CLUSTER),
-            Preset::Required,
-            "The cluster whose hosts are the pods.",
-        ),
-        field(
-            "admin",
-            Kind::Text(&CLUSTER),
-            Preset::Word(names::ADMIN_CLUSTER),
-            "The cluster that reaches the admin listener. The listener should be open to this proxy alone.",
-        ),
-        field(
-            "interval",
-            Kind::Duration {
-                min: limits::SCRAPE_INTERVAL_MIN,
-                max: limits::SCRAPE_INTERVAL_MAX,
-            },
-            Preset::Number(limits::SCRAPE_INTERVAL.0),
-            "Time between two reads. A new pod gets its first request about this late; a page of many hosts costs the main thread time.",
-        ),
-    ],
-};
-
 static SCRAPE: Section = Section {
     path: "pools[].scrape",
     doc: "How a pod's metrics and models pages are read. One call is open per pod; calls are spread over the interval.",
@@ -297,16 +248,22 @@ static SCRAPE: Section = Section {
     ],
 };
 
-static SCRAPE_HEADER_VALUE: Section = Section {
-    path: "pools[].scrape.headers.*",
-    doc: "Where the value of a header comes from. The keys of `headers` are header names in lower case.",
-    fields: &[field(
-        "env",
-        Kind::Text(&VARIABLE),
-        Preset::Required,
-        "The variable whose value is the whole header value, for example `Bearer ...`. The proxy's configuration hands variables to the VM.",
-    )],
-};
+static SCRAPE_HEADER_VALUE: Section = header_value("pools[].scrape.headers.*");
+
+const fn header_value(path: &'static str) -> Section {
+    Section {
+        path,
+        doc: "Where the value of a header comes from. The keys of `headers` are header names in lower case.",
+        fields: &[ENV],
+    }
+}
+
+const ENV: Field = field(
+    "env",
+    Kind::Text(&VARIABLE),
+    Preset::Required,
+    "The variable whose value is the whole header value, for example `Bearer ...`. The proxy's configuration hands variables to the VM.",
+);
 
 static ADAPTERS: Section = Section {
     path: "pools[].adapters",
@@ -517,16 +474,24 @@ static TARGET: Section = Section {
 
 static BODY: Section = Section {
     path: "body",
-    doc: "How much of a request body is looked at before deciding.",
-    fields: &[field(
-        "hold",
-        Kind::Size {
-            min: limits::BODY_HOLD_MIN_BYTES,
-            max: limits::BODY_HOLD_MAX_BYTES,
-        },
-        Preset::Number(limits::BODY_HOLD_BYTES as u64),
-        "Bytes held at most; a longer body is decided by its start. Envoy's `request_body_buffer_limit` must be 2MiB larger: with its default of 1MiB some bodies above 1MiB are answered with 413, most of those that declare no length.",
-    )],
+    doc: "How a request body is looked at before deciding, and how much of it.",
+    fields: &[
+        field(
+            "mode",
+            Kind::Choice(&["hold", "hand-over"]),
+            Preset::Word("hold"),
+            "Who holds the headers until the pod is chosen. `hold`: Berth; Envoy needs `allow_on_headers_stop_iteration`. `hand-over`: a Lua filter behind Berth, which takes the choice from filter state; for hosts that do not let that flag be set, such as Istio's WasmPlugin (istio/hand-over). There Berth changes nothing of a request once its headers went by.",
+        ),
+        field(
+            "hold",
+            Kind::Size {
+                min: limits::BODY_HOLD_MIN_BYTES,
+                max: limits::BODY_HOLD_MAX_BYTES,
+            },
+            Preset::Number(limits::BODY_HOLD_BYTES as u64),
+            "Bytes held at most; a longer body is decided by its start. Envoy's `request_body_buffer_limit` must be 2MiB larger: with its default of 1MiB some bodies above 1MiB are answered with 413, most of those that declare no length. With `hand-over` the Lua filter keeps the whole body: one that declares more than this passes unread, one that declares nothing and outgrows Envoy's limit is answered with 413.",
+        ),
+    ],
 };
 
 static POLL: Section = Section {

@@ -14,6 +14,7 @@ use crate::units::Millis;
 /// Checks the document.
 pub(super) fn check(document: &Record, report: &mut Report) {
     rewrites(document, report);
+    hand_over(document, report);
     let Some(Is::List(pools)) = is(document, "pools") else {
         return;
     };
@@ -29,6 +30,7 @@ pub(super) fn check(document: &Record, report: &mut Report) {
         };
         addresses(index, discovery, &mut seen, report);
         envoy(index, document, discovery, &mut seen, report);
+        lists(index, discovery, &mut seen, report);
     }
 }
 
@@ -40,6 +42,7 @@ struct Seen<'a> {
     routes: HashMap<&'a str, usize>,
     addresses: HashMap<SocketAddr, (usize, usize)>,
     clusters: HashMap<(&'a str, &'a str), usize>,
+    lists: HashMap<Vec<String>, usize>,
 }
 
 fn is<'a>(record: &'a Record, key: &str) -> Option<&'a Is> {
@@ -49,6 +52,32 @@ fn is<'a>(record: &'a Record, key: &str) -> Option<&'a Is> {
 fn below<'a>(record: &'a Record, section: &str, key: &str) -> Option<&'a Checked> {
     match is(record, section)? {
         Is::Record(inner) => inner.find(key),
+        _ => None,
+    }
+}
+
+fn hand_over(document: &Record, report: &mut Report) {
+    let Some(mode) = below(document, "body", "mode") else {
+        return;
+    };
+    if !matches!(&mode.is, Is::Word(word) if word == "hand-over") {
+        return;
+    }
+    let mut refuse = |rule: String| report.add(mode.at, "body.mode".to_owned(), "\"hand-over\"".to_owned(), rule);
+    if let Some(host) = other_host(document) {
+        refuse(format!(
+            "must be \"hold\" under the host {host}: only Envoy has a filter to hand over to"
+        ));
+    }
+    if matches!(is(document, "rewrites"), Some(Is::List(rules)) if !rules.is_empty()) {
+        refuse("must be \"hold\" where there are rewrites: a body that was let by cannot be changed".to_owned());
+    }
+}
+
+/// The host, where it is named and is not Envoy.
+fn other_host(document: &Record) -> Option<&str> {
+    match is(document, "host") {
+        Some(Is::Word(host)) if !["auto", "envoy"].contains(&host.as_str()) => Some(host),
         _ => None,
     }
 }
@@ -244,9 +273,7 @@ fn envoy<'a>(index: usize, document: &Record, discovery: &'a Record, seen: &mut 
     };
     let Is::Record(inner) = &section.is else { return };
     let path = format!("pools[{index}].discovery.envoy_admin");
-    if let Some(Is::Word(host)) = is(document, "host")
-        && !["auto", "envoy"].contains(&host.as_str())
-    {
+    if let Some(host) = other_host(document) {
         let rule = format!("must be `static` under the host {host}: only Envoy has this page");
         report.add(section.at, path.clone(), "{...}".to_owned(), rule);
     }
@@ -262,5 +289,40 @@ fn envoy<'a>(index: usize, document: &Record, discovery: &'a Record, seen: &mut 
         report.add(cluster.at, format!("{path}.cluster"), format!("{name:?}"), rule);
     } else {
         seen.clusters.insert(key, index);
+    }
+}
+
+/// Two pools that ask the same for the same have the same pods.
+fn lists(index: usize, discovery: &Record, seen: &mut Seen<'_>, report: &mut Report) {
+    let kinds = [
+        ("kubernetes", ["cluster", "namespace", "service"]),
+        ("json", ["cluster", "authority", "path"]),
+    ];
+    for (kind, keys) in kinds {
+        let Some(section) = discovery.find(kind) else { continue };
+        let Is::Record(inner) = &section.is else { continue };
+        let word = |key: &str| match is(inner, key) {
+            Some(Is::Word(word)) => Some(word.clone()),
+            _ => None,
+        };
+        let Some(mut asked) = keys.into_iter().map(word).collect::<Option<Vec<String>>>() else {
+            continue;
+        };
+        if let Some(Is::List(ports)) = is(inner, "ports") {
+            let text = |port: &Checked| match &port.is {
+                Is::Word(word) => Some(word.clone()),
+                _ => None,
+            };
+            asked.extend(ports.iter().filter_map(text));
+        }
+        if let Some(first) = seen.lists.get(&asked) {
+            let rule = format!(
+                "must be the list of one pool only, since each pool counts its own requests; pools[{first}] has it too"
+            );
+            let path = format!("pools[{index}].discovery.{kind}");
+            report.add(section.at, path, "{...}".to_owned(), rule);
+        } else {
+            seen.lists.insert(asked, index);
+        }
     }
 }

@@ -63,6 +63,7 @@ fn the_smallest_document_has_every_default() {
             routes: Vec::new(),
             engine: None,
             discovery: Discovery::Static(vec![pod("10.0.0.1:8000"), pod("10.0.0.2:8000")]),
+            allow: Vec::new(),
             scrape: Scrape {
                 path: None,
                 port: None,
@@ -98,7 +99,10 @@ fn the_smallest_document_has_every_default() {
             hidden: Vec::new(),
         },
         rewrites: Vec::new(),
-        body: Body { hold_bytes: 768 * 1024 },
+        body: Body {
+            mode: BodyMode::Hold,
+            hold_bytes: 768 * 1024,
+        },
         status: StatusPage { decision_header: false },
         role: Role::Auto,
         host: Host::Auto,
@@ -173,6 +177,126 @@ fn every_option_reaches_the_config() {
 }
 
 #[test]
+fn every_way_to_ask_for_pods_reaches_the_config() {
+    let config = Config::parse(
+        br#"{"pools": [
+          {"name": "a", "discovery": {"kubernetes": {"cluster": "api", "namespace": "prod", "service": "llama",
+             "ports": ["http", "8001"], "prefer": "ipv6", "authority": "api.example:6443", "interval": "3s",
+             "headers": {"authorization": {"env": "TOKEN"}}, "allow": ["10.0.0.0/8", "fd00::/8"]}}},
+          {"name": "b", "discovery": {"json": {"cluster": "list", "path": "/pods?all", "authority": "list.example",
+             "headers": {"x-key": {"env": "KEY"}}, "interval": "4s", "allow": ["127.0.0.0/8"]}}},
+          {"name": "c", "discovery": {"kubernetes": {"cluster": "api", "namespace": "prod", "service": "qwen"}}},
+          {"name": "d", "discovery": {"envoy_admin": {"cluster": "c", "allow": ["10.0.0.0/8"]}}}]}"#,
+    )
+    .unwrap();
+    let asks = |cluster: &str, authority: &str, headers: &[(&str, &str)], seconds: u64| Asks {
+        cluster: cluster.to_owned(),
+        authority: authority.to_owned(),
+        headers: headers
+            .iter()
+            .map(|(name, env)| (name.to_string(), env.to_string()))
+            .collect(),
+        interval: Millis(seconds * 1_000),
+    };
+    let service = |name: &str, ports: &[PortOf], prefer| Service {
+        namespace: "prod".to_owned(),
+        name: name.to_owned(),
+        ports: ports.to_vec(),
+        prefer,
+    };
+    let ranges = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<Range>>();
+    let expected = [
+        Discovery::Kubernetes {
+            asks: asks("api", "api.example:6443", &[("authorization", "TOKEN")], 3),
+            service: service(
+                "llama",
+                &[PortOf::Name("http".to_owned()), PortOf::Number(8001)],
+                Family::Ipv6,
+            ),
+        },
+        Discovery::Json {
+            asks: asks("list", "list.example", &[("x-key", "KEY")], 4),
+            path: "/pods?all".to_owned(),
+        },
+        Discovery::Kubernetes {
+            asks: asks("api", "kubernetes.default.svc", &[], 2),
+            service: service("qwen", &[], Family::Ipv4),
+        },
+    ];
+    let allow = [&["10.0.0.0/8", "fd00::/8"][..], &["127.0.0.0/8"], &[], &["10.0.0.0/8"]];
+    for (pool, expected) in config.pools.iter().zip(expected) {
+        assert_eq!(pool.discovery, expected);
+    }
+    for (pool, allow) in config.pools.iter().zip(allow) {
+        assert_eq!(pool.allow, ranges(allow));
+    }
+}
+
+#[test]
+fn what_is_asked_for_pods_is_checked() {
+    #[track_caller]
+    fn check(change: Value, at: &str, rule: &str) {
+        let mut kubernetes = json!({"cluster": "c", "namespace": "n", "service": "s"});
+        for (key, value) in change.as_object().unwrap() {
+            kubernetes[key] = value.clone();
+        }
+        let at = format!("pools[0].discovery.kubernetes.{at}");
+        refuses("pools.0.discovery", json!({ "kubernetes": kubernetes }), &at, rule);
+    }
+    check(json!({"namespace": "Prod"}), "namespace", "a Kubernetes name");
+    check(json!({"namespace": "n?limit=1"}), "namespace", "a Kubernetes name");
+    check(json!({"service": "-s"}), "service", "a Kubernetes name");
+    check(json!({"service": "s".repeat(254)}), "service", "1 to 253");
+    check(json!({"ports": ["0"]}), "ports[0]", "1 to 65535");
+    check(json!({"ports": ["65536"]}), "ports[0]", "1 to 65535");
+    check(json!({"ports": ["http", "http"]}), "ports[1]", "stands twice");
+    check(
+        json!({"ports": (1..66).map(|port| port.to_string()).collect::<Vec<_>>()}),
+        "ports",
+        "0 to 64",
+    );
+    check(
+        json!({"allow": ["10.0.0.1/8"]}),
+        "allow[0]",
+        "without bits behind the prefix",
+    );
+    check(json!({"allow": ["10.0.0.1"]}), "allow[0]", "a range of addresses");
+    check(
+        json!({"allow": (0..65).map(|n| format!("10.{n}.0.0/16")).collect::<Vec<_>>()}),
+        "allow",
+        "0 to 64",
+    );
+    check(json!({"prefer": "any"}), "prefer", "one of `ipv4`, `ipv6`");
+    check(json!({"authority": "a b"}), "authority", "a host");
+    check(
+        json!({"headers": {"authorization": "Bearer x"}}),
+        "headers.authorization",
+        "env",
+    );
+    check(json!({"interval": "199ms"}), "interval", "200ms");
+}
+
+#[test]
+fn a_list_of_pods_belongs_to_one_pool() {
+    let of = |name: &str, ports: &[&str]| {
+        let service = json!({"cluster": "c", "namespace": "n", "service": "s", "ports": ports});
+        json!({"name": name, "discovery": {"kubernetes": service}})
+    };
+    accepts("pools", json!([of("a", &["8000"]), of("b", &["8001"])]));
+    let at = "pools[1].discovery.kubernetes";
+    refuses(
+        "pools",
+        json!([of("a", &["8000"]), of("b", &["8000"])]),
+        at,
+        "one pool only",
+    );
+    let of = |name: &str, path: &str| json!({"name": name, "discovery": {"json": {"cluster": "c", "path": path}}});
+    accepts("pools", json!([of("a", "/a"), of("b", "/b")]));
+    let at = "pools[1].discovery.json";
+    refuses("pools", json!([of("a", "/a"), of("b", "/a")]), at, "one pool only");
+}
+
+#[test]
 fn every_error_is_reported_in_the_order_of_the_document() {
     let document = br#"{
       "pool": [],
@@ -198,9 +322,9 @@ fn every_error_is_reported_in_the_order_of_the_document() {
         r#"pools[0].scrape.timeout: 500: must be a duration from 50ms to 10s: a text with its unit ms, s or m, such as "1500ms"; a bare number does not say which"#,
         r#"pools[1].routing.stale_after: "2s": must be at least 3 x scrape.interval, here 3s: with less, one lost scrape makes a healthy pod unknown"#,
         r#"pools[1].interval: (not shown): unknown key; did you mean `scrape.interval`?"#,
-        r#"pools[1].discovery: absent: required, must be an object with exactly one of `static`, `envoy_admin`"#,
+        r#"pools[1].discovery: absent: required, must be an object with exactly one of `static`, `envoy_admin`, `kubernetes`, `json`"#,
         r#"pools[2].name: "b": must differ from the name of every other pool; pools[1] has it too"#,
-        r#"pools[2].discovery: {...} (2 keys): must be an object with exactly one of `static`, `envoy_admin`"#,
+        r#"pools[2].discovery: {...} (2 keys): must be an object with exactly one of `static`, `envoy_admin`, `kubernetes`, `json`"#,
         r#"pools[2].discovery.static[0]: "10.0.0.1:8000": must stand in one pool only, since each pool counts its own requests; also at pools[0].discovery.static[0]"#,
         r#"pools[2].discovery.envoy_admin.cluster: absent: required, must be the name of a cluster of the proxy, 1 to 256 visible ASCII characters"#,
         r#"body.hold: "768KB": must be a size from 4KiB to 64MiB: bytes as a whole number, or a text such as "768KiB" or "16MiB""#,
@@ -628,6 +752,28 @@ fn a_rewrite_that_cannot_mean_what_it_says_is_refused() {
 }
 
 #[test]
+fn a_choice_is_handed_over_in_envoy_only() {
+    let with = |host: &str| {
+        parse(&document(&[
+            ("body", json!({"mode": "hand-over"})),
+            ("host", json!(host)),
+        ]))
+    };
+    assert_eq!(with("auto").unwrap().body.mode, BodyMode::HandOver);
+    assert!(with("envoy").is_ok());
+    for host in ["nginx", "kong", "apisix"] {
+        let errors = with(host).unwrap_err();
+        assert_eq!((errors.len(), errors[0].path.as_str()), (1, "body.mode"));
+        assert!(errors[0].rule.contains("only Envoy"), "{errors:?}");
+    }
+    let rewrites = json!([{"from": "a", "to": [{"model": "b"}]}]);
+    let both = document(&[("body", json!({"mode": "hand-over"})), ("rewrites", rewrites)]);
+    let errors = parse(&both).unwrap_err();
+    assert_eq!((errors.len(), errors[0].path.as_str()), (1, "body.mode"));
+    assert!(errors[0].rule.contains("rewrites"), "{errors:?}");
+}
+
+#[test]
 fn a_secret_neither_stands_in_the_config_nor_in_an_error() {
     #[track_caller]
     fn check(headers: Value, at: &str, rule: &str) {
@@ -965,12 +1111,14 @@ fn every_printed_default_means_the_same_as_leaving_it_out() {
         for field in section.fields {
             let Some(literal) = field.literal() else { continue };
             let mut without = document(&[]);
-            if path.contains("envoy_admin") {
-                set(
-                    &mut without,
-                    "pools.0.discovery",
-                    json!({"envoy_admin": {"cluster": "c"}}),
-                );
+            for (kind, required) in [
+                ("envoy_admin", json!({"cluster": "c"})),
+                ("kubernetes", json!({"cluster": "c", "namespace": "n", "service": "s"})),
+                ("json", json!({"cluster": "c", "path": "/"})),
+            ] {
+                if path.contains(kind) {
+                    set(&mut without, "pools.0.discovery", json!({ kind: required }));
+                }
             }
             if path.starts_with("rewrites") {
                 set(&mut without, "rewrites", json!([{"from": "a", "to": [{"model": "b"}]}]));

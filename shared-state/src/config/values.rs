@@ -1,5 +1,6 @@
 //! Durations and sizes as people write them, rules for texts, and the nearest known name.
 
+use crate::discovery::range::Range;
 use crate::limits;
 use crate::names;
 use crate::units::Millis;
@@ -131,6 +132,49 @@ pub(super) static HEADER_NAME: TextRule = TextRule {
             && !text.starts_with(['-', '_'])
             && !FRAMING.contains(&text)
             && !names::STRIPPED.contains(&text)
+    },
+};
+
+/// Part of a Kubernetes name, as the API checks it.
+pub(super) static KUBERNETES_NAME: TextRule = TextRule {
+    says: "a Kubernetes name, 1 to 253 of `a-z`, `0-9`, `-` and `.`",
+    pattern: "^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$",
+    accepts: |text| {
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+        (1..=limits::KUBERNETES_NAME_MAX_BYTES).contains(&text.len())
+            && text.bytes().all(plain)
+            && !text.starts_with(['-', '.'])
+            && !text.ends_with(['-', '.'])
+    },
+};
+
+/// A port of an EndpointSlice. A name has a letter, so it is never a number.
+pub(super) static PORT: TextRule = TextRule {
+    says: "a port's name, 1 to 63 of `a-z`, `0-9` and `-`, or its number from 1 to 65535, as a text",
+    pattern: "^[a-z0-9-]{1,63}$",
+    accepts: |text| {
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        let number = text.bytes().all(|byte| byte.is_ascii_digit());
+        (1..=63).contains(&text.len())
+            && text.bytes().all(plain)
+            && (!number || text.parse().is_ok_and(|number: u16| number != 0))
+    },
+};
+
+/// Addresses that may be pods.
+pub(super) static RANGE: TextRule = TextRule {
+    says: "a range of addresses such as `10.0.0.0/8` or `fd00::/8`, without bits behind the prefix",
+    pattern: "^[0-9a-fA-F:.]{2,39}/[0-9]{1,3}$",
+    accepts: |text| text.len() <= 43 && text.parse::<Range>().is_ok(),
+};
+
+/// What a server is called in a request to it.
+pub(super) static AUTHORITY: TextRule = TextRule {
+    says: "a host, with or without a port: 1 to 256 of letters, digits, `-`, `.`, `_`, `:`, `[` and `]`",
+    pattern: r"^[A-Za-z0-9._:\[\]-]{1,256}$",
+    accepts: |text| {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte);
+        (1..=limits::CLUSTER_MAX_BYTES).contains(&text.len()) && text.bytes().all(plain)
     },
 };
 

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 use std::borrow::Cow;
 
-use super::{DiscoveryError, Found, one_per_address};
+use super::{DiscoveryError, Found, one_per_address, unreserved};
 use crate::limits::{DISCOVERY_PAGE_MAX_BYTES, TEXT_MAX_BYTES};
 use crate::pod::PodAddress;
 use crate::table::Readiness;
@@ -19,14 +19,8 @@ use crate::table::Readiness;
 /// Path of the request for one cluster. The filter is a regular expression (RE2) on its name.
 #[must_use]
 pub fn path(cluster: &str) -> String {
-    let mut path = String::from("/clusters?format=json&filter=");
-    for byte in ["^", &escaped(cluster), "$"].concat().bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => path.push(char::from(byte)),
-            _ => path.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    path
+    let exactly = ["^", &escaped(cluster), "$"].concat();
+    ["/clusters?format=json&filter=", &unreserved(&exactly)].concat()
 }
 
 /// A regular expression that matches just this text.

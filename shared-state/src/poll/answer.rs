@@ -1,7 +1,7 @@
 //! From an answer to a page or a failure, and what an operator can do about a failure.
 
 use super::{Outcome, Target};
-use crate::config::Pool;
+use crate::config::{Discovery, Pool};
 use crate::limits::TEXT_MAX_BYTES;
 use crate::sample::Engine;
 use crate::table::ScrapeError;
@@ -62,23 +62,21 @@ pub(super) fn page(outcome: Outcome<'_>, largest: usize) -> Result<&[u8], Failur
 
 /// What happened, and the remedy.
 pub(super) fn advice(target: Target, failure: &Failure, pool: &Pool) -> String {
+    if target == Target::Discovery {
+        return discovery_advice(failure, &pool.discovery);
+    }
     let scrape = &pool.scrape;
     let detail = failure.detail.as_deref().unwrap_or("no reason given");
     match (failure.error, target) {
-        (ScrapeError::NotSent, Target::Discovery) => {
-            "the call could not be sent; check discovery.admin, the cluster that reaches the admin listener".into()
-        }
         (ScrapeError::NotSent, _) => format!(
             "the call could not be sent: cluster {:?} is missing, has no such host or is full; check scrape.cluster",
             scrape.cluster
         ),
         (ScrapeError::Unreachable, _) => "nobody answers; is it up, and are address and port right?".into(),
-        (ScrapeError::Timeout, Target::Discovery) => "no answer in time".into(),
         (ScrapeError::Timeout, _) => format!(
             "no answer within {} ms; a busy engine answers slowly: raise scrape.timeout if this stays",
             scrape.timeout.0
         ),
-        (ScrapeError::Unauthorized, Target::Discovery) => "the admin listener refuses the call (401 or 403)".into(),
         (ScrapeError::Unauthorized, _) => {
             "the pod wants an API key (401 or 403): add it to scrape.headers, from the VM's environment".into()
         }
@@ -92,6 +90,38 @@ pub(super) fn advice(target: Target, failure: &Failure, pool: &Pool) -> String {
         (ScrapeError::Http(404), Target::Models(_)) => "no /v1/models (404)".into(),
         (ScrapeError::Http(status), _) => format!("status {status}"),
         (ScrapeError::Page, _) => format!("the page cannot be used: {detail}"),
+    }
+}
+
+fn discovery_advice(failure: &Failure, discovery: &Discovery) -> String {
+    let kubernetes = matches!(discovery, Discovery::Kubernetes { .. });
+    match failure.error {
+        ScrapeError::NotSent => {
+            let (key, cluster) = match discovery {
+                Discovery::Static(_) => return "nothing is asked".into(),
+                Discovery::EnvoyAdmin { admin, .. } => ("admin", admin),
+                Discovery::Kubernetes { asks, .. } | Discovery::Json { asks, .. } => ("cluster", &asks.cluster),
+            };
+            format!("the call could not be sent: cluster {cluster:?} is missing, has no host or is full; check discovery.{key}")
+        }
+        ScrapeError::Unreachable => "nobody answers; check the cluster's address, port and TLS".into(),
+        ScrapeError::Timeout => "no answer in time".into(),
+        ScrapeError::Unauthorized if kubernetes => {
+            "the API refuses the call (401 or 403): the token in discovery.headers is missing or old, or lacks `list` on \
+             endpointslices.discovery.k8s.io"
+                .into()
+        }
+        ScrapeError::Unauthorized => "the endpoint refuses the call (401 or 403)".into(),
+        ScrapeError::Http(410) if kubernetes => "the list got too old while it was read (410); it is read anew".into(),
+        ScrapeError::Http(status @ 300..=399) => {
+            let to = failure.detail.as_deref().unwrap_or("somewhere else");
+            format!("status {status} redirects to {to:?}; redirects are not followed")
+        }
+        ScrapeError::Http(status) => format!("status {status}"),
+        ScrapeError::Page => {
+            let detail = failure.detail.as_deref().unwrap_or("no reason given");
+            format!("the answer cannot be used: {detail}")
+        }
     }
 }
 

@@ -167,13 +167,15 @@ pub enum Stat {
     CallsOpen,
     /// Gauge: pods.
     Pods,
+    /// Gauge: addresses that discovery brought and that may not be pods.
+    AddressesRefused,
     /// Gauge: milliseconds between two scrapes of one pod, stretched where the budget asks for it.
     ScrapeInterval,
 }
 
 impl Stat {
     /// All, in order.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Scrapes,
         Self::ScrapeFailures,
         Self::PagesRejected,
@@ -191,6 +193,7 @@ impl Stat {
         Self::LogLinesLeftOut,
         Self::CallsOpen,
         Self::Pods,
+        Self::AddressesRefused,
         Self::ScrapeInterval,
     ];
 
@@ -215,6 +218,7 @@ impl Stat {
             Self::LogLinesLeftOut => "log_lines_left_out",
             Self::CallsOpen => "calls_open",
             Self::Pods => "pods",
+            Self::AddressesRefused => "addresses_refused",
             Self::ScrapeInterval => "scrape_interval_ms",
         }
     }
@@ -222,7 +226,10 @@ impl Stat {
     /// A gauge is set, a counter is added to.
     #[must_use]
     pub const fn is_gauge(self) -> bool {
-        matches!(self, Self::CallsOpen | Self::Pods | Self::ScrapeInterval)
+        matches!(
+            self,
+            Self::CallsOpen | Self::Pods | Self::AddressesRefused | Self::ScrapeInterval
+        )
     }
 }
 

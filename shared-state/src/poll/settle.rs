@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use super::answer::{self, Failure, advice, clip};
+use super::find;
 use super::pod::{News, Pod};
 use super::schedule::Schedule;
 use super::{Outcome, Poller, Stat, Target};
 use crate::clock::Now;
-use crate::config::Discovery;
-use crate::discovery::{self, Found, envoy_admin};
-use crate::limits::{DISCOVERY_PAGE_MAX_BYTES, FROZEN_AFTER, MODELS_PAGE_MAX_BYTES, PAGE_MAX_BYTES, PODS_MAX};
+use crate::discovery::{self, Found};
+use crate::limits::{DISCOVERY_PAGE_MAX_BYTES, FROZEN_AFTER, MODELS_PAGE_MAX_BYTES, PAGE_MAX_BYTES};
 use crate::metrics::{self, Hints};
 use crate::models::{self, Model};
 use crate::pod::PodAddress;
@@ -109,12 +109,15 @@ impl Poller {
                 journal.info(now, format_args!("pod {address}: one pod answers again"));
             }
             Trend::Live => journal.info(now, format_args!("pod {address}: its load moves again")),
-            Trend::Several => journal.warn(
-                now,
-                format_args!(
-                    "pod {address}: several pods answer by turns behind this one address: not believed;                      give the pool the pods' own addresses (a headless Service)"
-                ),
-            ),
+            Trend::Several => {
+                let remedy = find::several(&self.pool.discovery, self.pods.len());
+                self.journal.warn(
+                    now,
+                    format_args!(
+                        "pod {address}: several pods answer by turns behind this one address: not believed; {remedy}"
+                    ),
+                );
+            }
             Trend::Frozen => journal.warn(
                 now,
                 format_args!(
@@ -168,39 +171,6 @@ impl Poller {
         }
     }
 
-    fn settle_discovery(&mut self, page: Result<&[u8], Failure>, now: Now) {
-        let Discovery::EnvoyAdmin { cluster, interval, .. } = &self.pool.discovery else {
-            return self.tally.add(Stat::AnswersIgnored, 1);
-        };
-        self.tally.add(Stat::DiscoveryReads, 1);
-        let page = page.map_err(|failure| (failure.retry_after, advice(Target::Discovery, &failure, &self.pool)));
-        let read = |page| envoy_admin::read(page, cluster).map_err(|error| (None, error.to_string()));
-        match page.and_then(read) {
-            Ok(found) => {
-                self.finder.succeeded(*interval, now);
-                if self.discovered.error.is_some() {
-                    self.journal.info(now, format_args!("discovery works again"));
-                }
-                self.settle_pods(found, now);
-            }
-            Err((retry_after, error)) => {
-                self.tally.add(Stat::DiscoveryFailures, 1);
-                self.finder.failed(*interval, retry_after, &mut self.rng, now);
-                let error = Some(clip(&error));
-                if self.discovered.error != error {
-                    let (text, known) = (error.as_deref().unwrap_or_default(), self.pods.len());
-                    self.journal.warn(
-                        now,
-                        format_args!("discovery: {text}; the {known} pods known so far stay"),
-                    );
-                }
-                self.discovered.error = error;
-                self.begun = true;
-                self.dirty = true;
-            }
-        }
-    }
-
     /// A good answer about the whole set. The state of pods that stay is kept.
     pub(super) fn settle_pods(&mut self, mut found: Vec<Found>, now: Now) {
         let left_out = discovery::cut(&mut found);
@@ -233,25 +203,6 @@ impl Poller {
         self.earlier = None;
         self.begun = true;
         self.dirty = true;
-    }
-
-    fn tell_pods(&mut self, added: usize, gone: usize, left_out: usize, now: Now) {
-        let journal = &mut self.journal;
-        match self.pods.len() {
-            0 => journal.warn(
-                now,
-                format_args!(
-                    "discovery: the pool has no pods; are there endpoints, and is discovery.cluster the pool's?"
-                ),
-            ),
-            pods => journal.info(now, format_args!("{pods} pods: {added} new, {gone} gone")),
-        }
-        if left_out > 0 {
-            journal.warn(
-                now,
-                format_args!("discovery: {left_out} pods above {PODS_MAX} get no requests from Berth; split the pool"),
-            );
-        }
     }
 
     /// The budget must not stretch the polling unseen.
@@ -305,7 +256,7 @@ impl Poller {
         }
         self.seq = table.seq;
         let same = table.config_epoch == self.epoch;
-        if same && matches!(self.pool.discovery, Discovery::EnvoyAdmin { .. }) && table.discovery.at.is_some() {
+        if same && self.pool.discovery.interval().is_some() && table.discovery.at.is_some() {
             for row in &table.pods {
                 self.show(Found::at(row.address), now);
             }

@@ -3,6 +3,7 @@
 mod bounds;
 mod cases;
 mod cost;
+mod find;
 #[cfg(not(target_arch = "wasm32"))]
 mod properties;
 mod rules;

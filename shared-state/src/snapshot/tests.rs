@@ -1,7 +1,7 @@
 //! Lookups and the staleness ladder.
 
 use super::*;
-use crate::config::Config;
+use crate::config::{Config, Discovery};
 use crate::table::{Discovered, Models, Trend};
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;

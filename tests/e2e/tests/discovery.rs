@@ -1,6 +1,8 @@
 //! Pods that Envoy finds: its own list, its view of their health, and what it counts.
 
 use std::fs;
+#[cfg(target_os = "linux")]
+use std::net::Ipv4Addr;
 use std::path::Path;
 
 use anyhow::{Result, ensure};
@@ -9,16 +11,18 @@ use berth_tests_e2e::rig::Setup;
 use berth_tests_simulator::server::Fault;
 use serde_json::json;
 
+#[cfg(target_os = "linux")]
+use crate::pages::Names;
 use crate::support::{CHAT, busy, chat, full, idle, lands, pod, pods, routed, streamed};
 
 fn admin() -> serde_json::Value {
-    json!({"discovery": {"envoy_admin": {"cluster": "pods", "interval": "200ms"}}})
+    json!({"discovery": {"envoy_admin": {"cluster": "pods", "interval": "200ms", "allow": ["127.0.0.0/8"]}}})
 }
 
 /// The endpoint as it is rendered for `--dns 127.0.0.1:1`.
-const ENDPOINT: &str =
+pub const ENDPOINT: &str =
     "              - endpoint: { address: { socket_address: { address: \"127.0.0.1\", port_value: 1 } } }\n";
-const ENDPOINTS: &str =
+pub const ENDPOINTS: &str =
     "              - endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: @port:a@ } } }
               - endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: @port:b@ } } }
               - endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: @port:c@ } } }
@@ -83,6 +87,71 @@ async fn unhealthy_pods_are_no_candidates() -> Result<()> {
         Ok(answer.status == 200 && answer.pod() == "a")
     })
     .await
+}
+
+/// Several addresses of the own machine, which only Linux has without further ado.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn the_addresses_of_a_headless_service_come_and_go() -> Result<()> {
+    let [first, second, third] = [1, 2, 3].map(|last| Ipv4Addr::new(127, 0, 0, last));
+    let names = Names::start(&[first, second]).await?;
+    let port = free_port()?.port();
+    let mut three = pods(3);
+    for (pod, ip) in three.iter_mut().zip([first, second, third]) {
+        (pod.ip, pod.port) = (ip, port);
+    }
+    let resolver = format!(
+        "      type: STRICT_DNS
+      dns_lookup_family: V4_ONLY
+      dns_refresh_rate: 0.2s
+      typed_dns_resolver_config:
+        name: envoy.network.dns_resolver.cares
+        typed_config:
+          \"@type\": type.googleapis.com/envoy.extensions.network.dns_resolver.cares.v3.CaresDnsResolverConfig
+          resolvers: [{{ socket_address: {{ address: 127.0.0.1, port_value: {} }} }}]
+          dns_resolver_options: {{ no_default_search_domain: true }}
+",
+        names.address.port()
+    );
+    let rig = Setup::new("headless", three)
+        .pool(admin())
+        .render(&["--dns", &format!("llama.prod.svc.cluster.test:{port}")])
+        .edit("      type: STRICT_DNS\n", &resolver)
+        .unread()
+        .start()
+        .await?;
+    let client = rig.client();
+    let goes_to = async |pod: &str| {
+        rig.until(&format!("a request at {pod}"), async || {
+            let answer = client.post(CHAT, &chat("llama", "probe", 50, 1)).await?;
+            Ok(answer.status == 200 && answer.pod() == pod)
+        })
+        .await
+    };
+    rig.until("two pods", async || Ok(rig.stat("pods").await? == 2)).await?;
+    for (name, pinned) in [("a", busy()), ("b", full()), ("c", idle())] {
+        rig.pod(name)?.pin(pinned);
+    }
+    goes_to("a").await?;
+    names.set(&[first, second, third]);
+    goes_to("c").await?;
+    names.set(&[second]);
+    rig.until("one pod", async || Ok(rig.stat("pods").await? == 1)).await?;
+    goes_to("b").await?;
+    // It may be all there is, or an address that hides the rest.
+    rig.until("a hint", async || {
+        Ok(rig
+            .envoy
+            .log_text()
+            .contains("make the Service headless (clusterIP: None)"))
+    })
+    .await?;
+    // An address of the name server's choice is not followed everywhere.
+    names.set(&[second, Ipv4Addr::new(169, 254, 169, 254)]);
+    rig.until("a refusal", async || Ok(rig.stat("addresses_refused").await? == 1))
+        .await?;
+    ensure!(rig.stat("pods").await? == 1);
+    Ok(())
 }
 
 /// Writes an endpoint file in one step, as Envoy wants it.

@@ -5,10 +5,15 @@
 mod answers;
 mod bodies;
 mod discovery;
+mod envoy_gateway;
 mod failures;
+mod istio;
+mod kubernetes;
 mod lease;
 mod ledger;
+mod lists;
 mod models;
+mod pages;
 mod pass;
 mod raw;
 mod rendered;

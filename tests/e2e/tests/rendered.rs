@@ -127,6 +127,10 @@ async fn the_full_example_routes() -> Result<()> {
             format!("address: 127.0.0.1, port_value: {}", pod.address().port()),
         ),
         ("/dev/stdout", log.display().to_string()),
+        (
+            r#""admin": "berth_admin"}"#,
+            r#""admin": "berth_admin", "allow": ["127.0.0.0/8"]}"#.to_owned(),
+        ),
     ];
     let envoy = example("full.yaml", &replaced, &[("SCRAPE_AUTHORIZATION", "Bearer my-key")]).await?;
     routes(&envoy).await?;

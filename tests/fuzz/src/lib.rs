@@ -19,7 +19,7 @@ mod shared;
 mod world;
 
 pub use config::config;
-pub use pages::{discovery, metrics, models};
+pub use pages::{discovery, metrics, models, pod_list, slices};
 pub use poll::poll;
 pub use replay::replay;
 pub use requests::{body, head, subset};
@@ -29,10 +29,12 @@ pub use shared::{ledger, table};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them. Each has a file in `targets/`.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 13] = [
     ("metrics", metrics),
     ("models", models),
     ("discovery", discovery),
+    ("slices", slices),
+    ("pod_list", pod_list),
     ("poll", poll),
     ("table", table),
     ("ledger", ledger),

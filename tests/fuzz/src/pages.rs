@@ -1,7 +1,11 @@
 //! Pages that pods and the proxy answer with.
 
-use berth_shared_state::discovery::{self, DiscoveryError, envoy_admin};
-use berth_shared_state::limits::{ADAPTERS_PER_POD_MAX, NAME_MAX_BYTES, PAGE_MAX_BYTES, TEXT_MAX_BYTES};
+use berth_shared_state::config::{Family, PortOf, Service};
+use berth_shared_state::discovery::endpoint_slices::Listing;
+use berth_shared_state::discovery::{self, DiscoveryError, Found, envoy_admin, json_list, range};
+use berth_shared_state::limits::{
+    ADAPTERS_PER_POD_MAX, DISCOVERED_MAX, NAME_MAX_BYTES, PAGE_MAX_BYTES, PODS_MAX, TEXT_MAX_BYTES,
+};
 use berth_shared_state::metrics::{self, Hints};
 use berth_shared_state::models::{self, Model};
 use berth_shared_state::sample::{Engine, Sample, Status};
@@ -171,11 +175,16 @@ pub fn discovery(data: &[u8]) {
             return check_line(&error.to_string());
         }
     };
+    check_found(&found);
+    assert!(found.iter().all(|pod| pod.proxy_active.is_some()));
+}
+
+fn check_found(found: &[Found]) {
     assert!(
         found.is_sorted_by(|a, b| a.address < b.address),
         "ordered, each pod once"
     );
-    for pod in &found {
+    for pod in found {
         assert_eq!(
             pod.address.to_string().parse(),
             Ok(pod.address),
@@ -186,7 +195,67 @@ pub fn discovery(data: &[u8]) {
                 .as_ref()
                 .is_none_or(|name| (1..=TEXT_MAX_BYTES).contains(&name.len()))
         );
-        assert!(pod.proxy_active.is_some());
     }
-    assert_eq!(discovery::one_per_address(found.clone()), found);
+    assert_eq!(discovery::one_per_address(found.to_vec()), found);
+    let mut admitted = found.to_vec();
+    match discovery::admit(&mut admitted, &[]) {
+        Ok(refused) => assert_eq!(admitted.len() + refused.map_or(0, |refused| refused.count), found.len()),
+        Err(error) => check_line(&error.to_string()),
+    }
+    let special = |pod: &Found| range::refusal(pod.address.socket().ip(), &[]).is_some();
+    assert!(!admitted.iter().any(special), "loopback and the like are no pods");
+    let left_out = discovery::cut(&mut admitted);
+    assert!(admitted.len() <= PODS_MAX && (left_out == 0 || admitted.len() == PODS_MAX));
+}
+
+/// Pages of one list, parted by zero bytes. First byte: the ports (low bits) and the family (4).
+pub fn slices(data: &[u8]) {
+    let ([how], data) = choices(data);
+    let (name, number) = (|| PortOf::Name("http".to_owned()), PortOf::Number);
+    let service = Service {
+        namespace: "prod".to_owned(),
+        name: "llama".to_owned(),
+        ports: match how & 3 {
+            0 => Vec::new(),
+            1 => vec![name()],
+            2 => vec![number(8000), number(8001)],
+            _ => vec![name(), number(8001)],
+        },
+        prefer: if how & 4 == 0 { Family::Ipv4 } else { Family::Ipv6 },
+    };
+    let mut listing = Listing::default();
+    let first = listing.path(&service);
+    for page in data.split(|&byte| byte == 0).take(64) {
+        let path = listing.path(&service);
+        let token = path.strip_prefix(&first).expect("the same list");
+        let token = token.strip_prefix("&continue=").unwrap_or(token);
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~%".contains(&byte);
+        assert!(token.bytes().all(plain), "a token is one value of the query: {token}");
+        match listing.add(page, &service) {
+            Ok(Some(found)) => {
+                check_found(&found);
+                assert!(found.len() <= DISCOVERED_MAX);
+                assert_eq!(listing.path(&service), first, "the next list begins at its start");
+            }
+            Ok(None) => assert_ne!(listing.path(&service), first, "there is another page"),
+            Err(error) => {
+                check_line(&error.to_string());
+                assert_eq!(listing.path(&service), first, "after an error the list begins anew");
+            }
+        }
+    }
+}
+
+/// The whole input is the list.
+pub fn pod_list(data: &[u8]) {
+    let found = match json_list::read(data) {
+        Ok(found) => found,
+        Err(error) => return check_line(&error.to_string()),
+    };
+    check_found(&found);
+    assert!(found.len() <= DISCOVERED_MAX);
+    let texts: Vec<String> = found.iter().map(|pod| pod.address.to_string()).collect();
+    let again = json_list::read(serde_json::json!(texts).to_string().as_bytes()).expect("a list");
+    let addresses = |pods: &[Found]| pods.iter().map(|pod| pod.address).collect::<Vec<_>>();
+    assert_eq!(addresses(&again), addresses(&found), "written and read again");
 }

@@ -8,21 +8,26 @@ use berth_shared_state::units::{Millis, UnixMillis};
 use crate::check_line;
 use crate::world::{self, NOW};
 
-/// A pool whose pods are discovered.
-pub const DISCOVERED: &[u8] = br#"{"pools": [{"name": "llama", "discovery": {"envoy_admin": {"cluster": "llama"}}}]}"#;
+/// Pools whose pods are discovered.
+pub const DISCOVERED: [&[u8]; 3] = [
+    br#"{"pools": [{"name": "llama", "discovery": {"envoy_admin": {"cluster": "llama"}}}]}"#,
+    br#"{"pools": [{"name": "llama", "discovery": {"kubernetes": {"cluster": "c", "namespace": "prod", "service": "llama"}}}]}"#,
+    br#"{"pools": [{"name": "llama", "discovery": {"json": {"cluster": "c", "path": "/"}}}]}"#,
+];
 
 /// Steps, parted by zero bytes. Of each the first byte says what it is, the second how much time
 /// passes before it, the rest is the body.
 pub fn poll(data: &[u8]) {
     let discovered = data.first().is_some_and(|&byte| byte & 128 != 0);
+    let last = data.last().copied().unwrap_or_default();
     let config = if discovered {
-        Config::parse(DISCOVERED).expect("a config")
+        Config::parse(DISCOVERED[usize::from(last >> 1) % DISCOVERED.len()]).expect("a config")
     } else {
         world::config()
     };
     let mut earlier = table::decode(&world::table_bytes()).expect("a table");
     // Of this configuration, or of an earlier one.
-    if data.last().is_some_and(|&byte| byte & 1 == 0) {
+    if last & 1 == 0 {
         earlier.config_epoch = config.epoch;
     }
     let mut poller = Poller::new(&config.pools[0], config.epoch, 3);

@@ -18,6 +18,8 @@ pub fn of(target: &str) -> Vec<Seed> {
         "metrics" => pages().into_iter().flat_map(metrics).collect(),
         "models" => models(),
         "discovery" => numbered(&DISCOVERIES.map(|page| [b"llama\n", page.as_bytes()].concat())),
+        "slices" => slices(),
+        "pod_list" => numbered(&LISTS),
         "poll" => polls(),
         "table" => sealed_seeds(Kind::Table, world::table_bytes()),
         "ledger" => sealed_seeds(Kind::Ledger, world::ledger_bytes()),
@@ -86,6 +88,40 @@ const DISCOVERIES: [&str; 3] = [
     r#"{"cluster_statuses":[{"name":"llama"}]}"#,
 ];
 
+const SLICES: [&str; 3] = [
+    r#"{"kind":"EndpointSliceList","apiVersion":"discovery.k8s.io/v1","metadata":{"resourceVersion":"41","continue":"eyJ2Ijo","remainingItemCount":1},"items":[
+{"metadata":{"name":"llama-a","labels":{"kubernetes.io/service-name":"llama"}},"addressType":"IPv4","endpoints":[
+{"addresses":["10.0.0.1"],"conditions":{"ready":true,"serving":true,"terminating":false},"targetRef":{"kind":"Pod","name":"llama-0","uid":"u0"},"nodeName":"n"},
+{"addresses":["10.0.0.2"],"conditions":{"ready":false,"serving":true,"terminating":true},"targetRef":{"kind":"Pod","name":"llama-1","uid":"u1"}},
+{"addresses":["127.0.0.1"],"conditions":{}}],"ports":[{"name":"http","port":8000,"protocol":"TCP"}]}]}"#,
+    r#"{"kind":"EndpointSliceList","metadata":{"resourceVersion":"41"},"items":[
+{"metadata":{"labels":{"kubernetes.io/service-name":"llama"}},"addressType":"IPv6","endpoints":[{"addresses":["fd00::1"],"targetRef":{"uid":"u0"}}],
+"ports":[{"name":"http","port":8000},{"name":"metrics","port":9000},{"name":"dns","port":53,"protocol":"UDP"}]},
+{"metadata":{"labels":{"kubernetes.io/service-name":"llama"}},"endpoints":null,"ports":null},
+{"metadata":{"labels":{"kubernetes.io/service-name":"other"}},"endpoints":[{"addresses":["10.9.0.1"]}],"ports":[{"port":8000}]}]}"#,
+    r#"{"kind":"EndpointSliceList","metadata":{"resourceVersion":"42"},"items":[]}"#,
+];
+
+const LISTS: [&str; 3] = [
+    r#"["10.0.0.1:8000", {"address": "[fd00::1]:8000", "name": "pod-b", "ready": false}, "127.0.0.1:80"]"#,
+    r#"[{"address": "10.0.0.2:8000", "name": null, "ready": true, "zone": "a"}, "10.0.0.2:8000"]"#,
+    "[]",
+];
+
+/// One page, and two or three as one list.
+fn slices() -> Vec<Seed> {
+    let [first, last, other] = SLICES.map(str::as_bytes);
+    let lists = [
+        vec![last],
+        vec![first, last],
+        vec![first, other, last],
+        vec![first, b"x", last],
+    ];
+    let seeds = lists.iter().enumerate();
+    let seeds = seeds.map(|(how, pages)| [&[how as u8][..], &pages.join(&0)].concat());
+    numbered(&seeds.collect::<Vec<_>>())
+}
+
 /// Pages of one pod, one after the other, in the steps of the `poll` target.
 fn polls() -> Vec<Seed> {
     let step = |what: u8, wait: u8, body: &[u8]| [&[what, wait], body, b"\0"].concat();
@@ -104,6 +140,11 @@ fn polls() -> Vec<Seed> {
         .collect();
     let found = DISCOVERIES.map(|page| [step(0x83, 1, page.as_bytes()), step(0x46, 30, b"\x94/x")].concat());
     seeds.extend(numbered(&found));
+    // The last byte chooses how pods are found.
+    let all = SLICES.map(|page| step(0x83, 1, page.as_bytes())).concat();
+    seeds.push(("slices".to_owned(), [all, vec![2]].concat()));
+    let all = LISTS.map(|page| step(0x83, 1, page.as_bytes())).concat();
+    seeds.push(("lists".to_owned(), [all, vec![4]].concat()));
     seeds.push((
         "adopted".to_owned(),
         [step(5, 1, b""), step(2, 100, list), step(0, 255, b"")].concat(),
@@ -181,7 +222,9 @@ fn configs() -> Vec<Seed> {
         full.to_string().into_bytes(),
         wrong.to_string().into_bytes(),
         world::CONFIG.to_vec(),
-        poll::DISCOVERED.to_vec(),
+        poll::DISCOVERED[0].to_vec(),
+        poll::DISCOVERED[1].to_vec(),
+        poll::DISCOVERED[2].to_vec(),
     ])
 }
 

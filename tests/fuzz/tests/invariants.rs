@@ -115,4 +115,4 @@ macro_rules! each {
     };
 }
 
-each!(metrics models discovery poll table ledger head body subset config replay);
+each!(metrics models discovery slices pod_list poll table ledger head body subset config replay);

@@ -1,6 +1,7 @@
 //! What the integration tests share: where things are, and scenarios: a file, its pods, and who plays it.
 //! Also for other packages that run the same files.
 
+pub mod manifest;
 pub mod page;
 pub mod play;
 pub mod scenario;

@@ -19,6 +19,8 @@ pub trait Proxy {
     /// # Errors
     /// What is wrong with the step.
     fn set(&mut self, pod: &str, keys: &serde_json::Value) -> Result<(), String>;
+    /// Discovery answers otherwise from now on.
+    fn discovery(&mut self, says: &str);
     /// The poller dies or starts.
     fn service(&mut self, life: Life);
     /// A client sends a request, which is then with a pod or over. `id` names it for [`Self::go_on`].
@@ -103,6 +105,9 @@ impl<P: Proxy> Player<'_, P> {
         }
         if let Some(life) = step.service {
             self.proxy.service(life);
+        }
+        if let Some(says) = &step.discovery {
+            self.proxy.discovery(says);
         }
         if let Some(request) = &step.request {
             self.requests(step, request)?;

@@ -59,7 +59,14 @@ pub enum Discovery {
     Static,
     /// Envoy's admin page; the pods' `health` and `listed` count.
     EnvoyAdmin,
+    /// EndpointSlices; the pods' `health` and `listed` count.
+    Kubernetes,
+    /// A JSON list; the pods' `health` and `listed` count.
+    Json,
 }
+
+/// The cluster through which a list of pods is asked for.
+pub const LIST_CLUSTER: &str = "lists";
 
 /// Milliseconds between two requests: a worker looks again at what others did after 2 ms.
 pub const AFTER_MILLIS: u64 = 3;
@@ -77,6 +84,8 @@ pub struct Step {
     pub set: Option<BTreeMap<String, Value>>,
     /// The poller dies, or starts.
     pub service: Option<Life>,
+    /// What discovery answers from now on, as [`crate::world::World::pods_page`] knows it.
+    pub discovery: Option<String>,
     /// A request is sent.
     pub request: Option<Request>,
     /// Sent so many times.
@@ -246,13 +255,14 @@ impl Scenario {
                 step.wait_ms.is_some(),
                 step.set.is_some(),
                 step.service.is_some(),
+                step.discovery.is_some(),
                 step.request.is_some(),
                 step.finish.is_some(),
                 step.log.is_some(),
             ];
             if kinds.iter().filter(|kind| **kind).count() != 1 {
                 return Err(format!(
-                    "step {number} must be exactly one of wait_ms, set, service, request, finish, log"
+                    "step {number} must be exactly one of wait_ms, set, service, discovery, request, finish, log"
                 ));
             }
             for name in step
@@ -286,6 +296,10 @@ impl Scenario {
             let discovery = match self.discovery {
                 Discovery::Static => json!({"static": pods}),
                 Discovery::EnvoyAdmin => json!({"envoy_admin": {"cluster": name}}),
+                Discovery::Kubernetes => {
+                    json!({"kubernetes": {"cluster": LIST_CLUSTER, "namespace": "prod", "service": name}})
+                }
+                Discovery::Json => json!({"json": {"cluster": LIST_CLUSTER, "path": "/pods"}}),
             };
             pool.insert("discovery".to_owned(), discovery);
             pools.push(Value::Object(pool));

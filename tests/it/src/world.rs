@@ -7,7 +7,7 @@ use std::rc::Rc;
 use serde_json::{Value, json};
 
 use crate::page::{Page, Pod};
-use crate::scenario::Scenario;
+use crate::scenario::{Discovery, Scenario};
 
 /// Attempts that the rendered routes make at most: the list has three pods.
 const ATTEMPTS_MAX: usize = 3;
@@ -24,6 +24,10 @@ pub struct World {
     addresses: BTreeMap<String, String>,
     /// Requests at each pod.
     active: BTreeMap<String, u32>,
+    discovery: Discovery,
+    /// What discovery answers: `ok`, `refused`, `silent`, `foreign`, `cut`, or `local`: all
+    /// pods at the own machine.
+    says: String,
 }
 
 /// Where the proxy's attempts ended.
@@ -57,6 +61,8 @@ impl World {
             pods,
             addresses,
             active: BTreeMap::new(),
+            discovery: scenario.discovery,
+            says: "ok".to_owned(),
         })
     }
 
@@ -91,21 +97,81 @@ impl World {
         pod.map_or(Page::Refused, |(pod, _)| pod.get(path, self.start, seconds))
     }
 
-    /// Envoy's `/clusters?format=json` for one cluster of these pods.
+    /// What discovery answers from now on.
+    pub fn discovery(&mut self, says: &str) {
+        says.clone_into(&mut self.says);
+    }
+
+    /// The answer about all pods of a pool, by the scenario's way of discovery.
     #[must_use]
-    pub fn clusters(&self, cluster: &str) -> String {
-        let mut hosts = Vec::new();
-        for (name, (pod, _)) in self.pods.iter().filter(|(_, (pod, _))| pod.listed) {
-            let (ip, port) = self.addresses[name].rsplit_once(':').unwrap_or_default();
-            let active = self.active.get(name).copied().unwrap_or(0).to_string();
-            hosts.push(json!({
-                "address": {"socket_address": {"address": ip, "port_value": port.parse::<u16>().unwrap_or(0)}},
-                "stats": [{"name": "rq_active", "value": active, "type": "GAUGE"}],
-                "health_status": {"eds_health_status": pod.health},
-                "hostname": name, "weight": 1,
-            }));
+    pub fn pods_page(&self, pool: &str) -> Page {
+        let page = match self.discovery {
+            Discovery::Kubernetes => self.slices(pool),
+            Discovery::Json => self.list(),
+            Discovery::Static | Discovery::EnvoyAdmin => self.clusters(pool),
+        };
+        match self.says.as_str() {
+            "refused" => Page::Refused,
+            "silent" => Page::Silent,
+            "foreign" => Page::Answer(200, "<html>welcome</html>".to_owned()),
+            "cut" => Page::Answer(200, page.chars().take(page.len() / 2).collect()),
+            "local" => {
+                let mut page = page;
+                for address in self.addresses.values() {
+                    let ip = address.split(':').next().unwrap_or_default();
+                    page = page.replace(ip, "127.0.0.1");
+                }
+                Page::Answer(200, page)
+            }
+            _ => Page::Answer(200, page),
         }
+    }
+
+    /// The pods that discovery has: name, ip, port, health, requests.
+    fn listed(&self) -> impl Iterator<Item = (&String, &str, u16, &str, u32)> {
+        let listed = self.pods.iter().filter(|(_, (pod, _))| pod.listed);
+        listed.map(|(name, (pod, _))| {
+            let (ip, port) = self.addresses[name].rsplit_once(':').unwrap_or_default();
+            let active = self.active.get(name).copied().unwrap_or(0);
+            (name, ip, port.parse().unwrap_or(0), pod.health.as_str(), active)
+        })
+    }
+
+    /// Envoy's `/clusters?format=json` for one cluster of these pods.
+    fn clusters(&self, cluster: &str) -> String {
+        let hosts: Vec<Value> = self
+            .listed()
+            .map(|(name, ip, port, health, active)| {
+                json!({
+                    "address": {"socket_address": {"address": ip, "port_value": port}},
+                    "stats": [{"name": "rq_active", "value": active.to_string(), "type": "GAUGE"}],
+                    "health_status": {"eds_health_status": health},
+                    "hostname": name, "weight": 1,
+                })
+            })
+            .collect();
         json!({"cluster_statuses": [{"name": cluster, "host_statuses": hosts}]}).to_string()
+    }
+
+    /// The API's list of the pool's EndpointSlices: one pod in each, as they never are, so that all must be read.
+    fn slices(&self, service: &str) -> String {
+        let slice = |(name, ip, port, health, _): (&String, &str, u16, &str, u32)| {
+            let (ready, draining) = (health == "HEALTHY", health == "DRAINING");
+            json!({
+                "metadata": {"labels": {"kubernetes.io/service-name": service}}, "addressType": "IPv4",
+                "endpoints": [{"addresses": [ip], "targetRef": {"kind": "Pod", "name": name},
+                               "conditions": {"ready": ready, "serving": ready || draining, "terminating": draining}}],
+                "ports": [{"name": "http", "port": port, "protocol": "TCP"}],
+            })
+        };
+        let slices: Vec<Value> = self.listed().map(slice).collect();
+        json!({"kind": "EndpointSliceList", "metadata": {"resourceVersion": "1"}, "items": slices}).to_string()
+    }
+
+    /// A plain list.
+    fn list(&self) -> String {
+        let pod = |(name, ip, port, health, _): (&String, &str, u16, &str, u32)| json!({"address": format!("{ip}:{port}"), "name": name, "ready": health == "HEALTHY"});
+        Value::from(self.listed().map(pod).collect::<Vec<Value>>()).to_string()
     }
 
     /// The proxy walks the list: the next pod after one that cannot be reached.

@@ -27,6 +27,7 @@ fn the_public_names_are_these() {
     assert_eq!(names::STATE_DECISION, "berth");
     assert_eq!(names::STATE_ENDPOINTS, "berth_endpoints");
     assert_eq!(names::STATE_MODEL, "berth_model");
+    assert_eq!((names::STATE_WAIT, names::STATE_REPORT), ("berth_wait", "berth_report"));
     assert_eq!(names::table_key("llama"), "berth/2/llama/table");
     assert_eq!(names::ledger_key("llama"), "berth/2/llama/ledger");
     assert_eq!(names::lease_key("llama"), "berth/2/llama/lease");

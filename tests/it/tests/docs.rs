@@ -16,13 +16,14 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
 
 #[test]
 fn every_path_that_the_documents_name_exists() {
-    const FOLDERS: [&str; 8] = [
+    const FOLDERS: [&str; 9] = [
         "shared-state/",
         "filter/",
         "tests/",
         "scripts/",
         "envoy-config/",
         "istio/",
+        "envoy-gateway/",
         "docs/",
         ".ci/",
     ];
@@ -41,6 +42,29 @@ fn every_path_that_the_documents_name_exists() {
         }
     }
     assert!(seen > 10, "the documents name {seen} paths: is the search broken?");
+}
+
+#[test]
+fn every_link_of_the_host_pages_leads_somewhere() {
+    let pages = [
+        "istio/README.md",
+        "istio/hand-over/README.md",
+        "istio/hold/README.md",
+        "istio/mesh/README.md",
+        "istio/plugins/README.md",
+        "envoy-gateway/README.md",
+        "envoy-config/README.md",
+    ];
+    for page in pages {
+        let text = text(page);
+        let folder = root().join(page);
+        let folder = folder.parent().expect("a folder");
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let file = link.split('#').next().unwrap_or_default();
+            let there = link.starts_with("http") || file.is_empty() || folder.join(file).exists();
+            assert!(there, "{page} leads to {link}");
+        }
+    }
 }
 
 #[test]

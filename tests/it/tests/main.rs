@@ -5,5 +5,7 @@ mod chaos;
 mod contract;
 mod dependencies;
 mod docs;
+mod hand_over;
+mod manifests;
 mod scenarios;
 mod wasm;

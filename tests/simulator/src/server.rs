@@ -42,7 +42,9 @@ pub struct SimulatorConfig {
     pub speed: f64,
     /// Decides lengths and texts of answers.
     pub seed: u64,
-    /// Port on 127.0.0.1; 0 = any.
+    /// Where it listens.
+    pub ip: Ipv4Addr,
+    /// Port there; 0 = any.
     pub port: u16,
     /// The metrics and models pages are answered with 401 unless `authorization` has this value.
     pub authorization: Option<String>,
@@ -57,6 +59,7 @@ impl Default for SimulatorConfig {
             engine: EngineConfig::h100(),
             speed: 1.0,
             seed: 0,
+            ip: Ipv4Addr::LOCALHOST,
             port: 0,
             authorization: None,
         }
@@ -76,7 +79,7 @@ impl Simulator {
     /// # Errors
     /// The port cannot be bound.
     pub async fn start(config: SimulatorConfig) -> std::io::Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, config.port)).await?;
+        let listener = TcpListener::bind((config.ip, config.port)).await?;
         let address = listener.local_addr()?;
         let pod = Arc::new(Pod::new(config));
         let serving = Arc::clone(&pod);

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use berth_shared_state::config::{Config, Discovery, Pool};
+use berth_shared_state::config::{BodyMode, Config, Discovery, Pool};
 use berth_shared_state::limits::{BODY_HOLD_MARGIN_BYTES, BODY_HOLD_RENDERED_BYTES};
 use berth_shared_state::names;
 use serde_json::{Value, json};
@@ -49,6 +49,9 @@ const FORWARDED: [&str; 22] = [
 /// Renders the whole file.
 pub fn render(config: &Config, document: &[u8], args: &EnvoyArgs) -> anyhow::Result<String> {
     let pools = config.pools.as_slice();
+    if config.body.mode == BodyMode::HandOver {
+        bail!("body.mode \"hand-over\" is for proxies that refuse Berth a flag, and this one has it: leave it out");
+    }
     let embedded = embedded(document)?;
     let held = Config::parse(embedded.as_bytes()).map_or(BODY_HOLD_RENDERED_BYTES, |config| config.body.hold_bytes);
     let wasm = |name: &str| yaml(&Path::new(&args.wasm).join(name).display().to_string());
@@ -140,8 +143,8 @@ fn embedded(document: &[u8]) -> anyhow::Result<String> {
 
 fn cluster_name(pool: &Pool) -> &str {
     match &pool.discovery {
-        Discovery::Static(_) => &pool.name,
         Discovery::EnvoyAdmin { cluster, .. } => cluster,
+        _ => &pool.name,
     }
 }
 
@@ -150,8 +153,8 @@ fn admin_cluster(pools: &[Pool]) -> anyhow::Result<&str> {
     let admins: BTreeSet<&str> = pools
         .iter()
         .filter_map(|pool| match &pool.discovery {
-            Discovery::Static(_) => None,
             Discovery::EnvoyAdmin { admin, .. } => Some(admin.as_str()),
+            _ => None,
         })
         .collect();
     if admins.len() > 1 {
@@ -191,7 +194,9 @@ fn early(pools: &[Pool]) -> String {
 
 /// Variables that scrape headers are made from must be let into the VM by name.
 fn environment(pools: &[Pool]) -> String {
-    let headers = pools.iter().flat_map(|pool| &pool.scrape.headers);
+    let headers = pools
+        .iter()
+        .flat_map(|pool| pool.scrape.headers.iter().chain(pool.discovery.headers()));
     let variables: BTreeSet<&str> = headers.map(|(_, variable)| variable.as_str()).collect();
     let keys: Vec<String> = variables.into_iter().map(yaml).collect();
     format!("{{ host_env_keys: [{}] }}", keys.join(", "))
@@ -203,14 +208,15 @@ fn endpoints(pool: &Pool, args: &EnvoyArgs) -> anyhow::Result<String> {
             .iter()
             .map(|pod| (pod.socket().ip().to_string(), pod.socket().port()))
             .collect(),
-        Discovery::EnvoyAdmin { cluster, .. } => {
+        _ => {
             let service = args.dns.iter().find_map(|dns| match dns.split_once('=') {
                 Some((name, service)) => (name == pool.name).then_some(service),
                 None => Some(dns.as_str()),
             });
             let service = service.with_context(|| {
                 format!(
-                    "the pods of cluster {cluster:?} are found by Envoy: say where with --dns {}=name:port (a headless service)",
+                    "the pods of cluster {:?} are found by Envoy: say where with --dns {}=name:port (a headless service)",
+                    cluster_name(pool),
                     pool.name
                 )
             })?;
@@ -239,7 +245,7 @@ fn endpoints(pool: &Pool, args: &EnvoyArgs) -> anyhow::Result<String> {
 }
 
 /// A YAML scalar: JSON strings are YAML strings.
-fn yaml(text: &str) -> String {
+pub(super) fn yaml(text: &str) -> String {
     Value::from(text).to_string()
 }
 

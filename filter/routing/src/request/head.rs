@@ -123,8 +123,7 @@ const ROUTES: [Route; 17] = [
 /// larger only the start is: what that does not tell, a trusted header or a single pool may.
 #[must_use]
 pub fn classify(head: &Head<'_>, hold_bytes: usize) -> HeadVerdict {
-    let too_large = declared_length(head).is_some_and(|length| length > hold_bytes as u64);
-    let bound = if too_large {
+    let bound = if head.declares_over(hold_bytes) {
         hold_bytes.min(BODY_START_BYTES)
     } else {
         hold_bytes
@@ -197,7 +196,7 @@ fn inference(head: &Head<'_>) -> Result<BodyReader, PassReason> {
     if method != b"POST" {
         return Err(PassReason::Method);
     }
-    if head.end_of_stream || declared_length(head) == Some(0) {
+    if head.end_of_stream || head.declared_length() == Some(0) {
         return Err(PassReason::NoBody);
     }
     if !head
@@ -236,10 +235,6 @@ fn reader_for(api: Api, content_type: &[u8]) -> Option<BodyReader> {
     usable.then(|| BodyReader::multipart(api, boundary))
 }
 
-fn declared_length(head: &Head<'_>) -> Option<u64> {
-    core::str::from_utf8(head.get("content-length")?).ok()?.parse().ok()
-}
-
 fn starts_with_ignore_case(value: &[u8], start: &[u8]) -> bool {
     value
         .get(..start.len())
@@ -256,6 +251,16 @@ impl<'a> Head<'a> {
 
     fn get(&self, name: &str) -> Option<&'a [u8]> {
         self.values(name).next()
+    }
+
+    /// Whether the body is known to be larger than this.
+    #[must_use]
+    pub fn declares_over(&self, bytes: usize) -> bool {
+        self.declared_length().is_some_and(|length| length > bytes as u64)
+    }
+
+    fn declared_length(&self) -> Option<u64> {
+        core::str::from_utf8(self.get("content-length")?).ok()?.parse().ok()
     }
 
     /// WebSocket and the like, extended CONNECT included. The offer of HTTP/2 that some clients

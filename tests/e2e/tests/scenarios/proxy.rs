@@ -395,6 +395,10 @@ impl Proxy for Gateway {
         Ok(())
     }
 
+    fn discovery(&mut self, _says: &str) {
+        self.complaints.push("a static list has no other answer".to_owned());
+    }
+
     fn service(&mut self, _life: Life) {
         panic!("a file with a step of the service is not for Envoy: there the service lives as long as the process");
     }

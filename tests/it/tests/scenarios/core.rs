@@ -131,7 +131,7 @@ impl Core {
 fn answer(world: &World, pool: &str, call: &Call, now: UnixMillis) -> (Millis, Page) {
     let seconds = now.since(UnixMillis(START_MILLIS)).0 as f64 / 1000.0;
     let page = match call.target {
-        Target::Discovery => Page::Answer(200, world.clusters(pool)),
+        Target::Discovery => world.pods_page(pool),
         Target::Metrics(pod) | Target::Models(pod) => world.get(&pod.to_string(), &call.path, seconds),
     };
     let after = if page == Page::Silent {
@@ -210,6 +210,10 @@ impl Proxy for Core {
 
     fn set(&mut self, pod: &str, keys: &serde_json::Value) -> Result<(), String> {
         self.world.borrow_mut().set(pod, keys)
+    }
+
+    fn discovery(&mut self, says: &str) {
+        self.world.borrow_mut().discovery(says);
     }
 
     fn service(&mut self, life: Life) {

@@ -13,7 +13,7 @@ use berth_tests_host::{
 use berth_tests_it::artifact;
 use berth_tests_it::page::Page;
 use berth_tests_it::play::{Proxy, Seen, WORKERS};
-use berth_tests_it::scenario::{Life, Request, Scenario, Then};
+use berth_tests_it::scenario::{LIST_CLUSTER, Life, Request, Scenario, Then};
 use berth_tests_it::world::{Attempt, Shared, World};
 
 use super::{LATENCY_MILLIS, START_MILLIS, address, document};
@@ -66,6 +66,7 @@ pub fn process_with(cas_rules: CasRules) -> Host {
     });
     host.add_cluster(names::SCRAPE_CLUSTER);
     host.add_cluster(names::ADMIN_CLUSTER);
+    host.add_cluster(LIST_CLUSTER);
     host
 }
 
@@ -145,7 +146,7 @@ fn answer(world: &World, pool: &str, callout: &Callout) -> Answer {
     let pod = callout.headers.get(names::ORIGINAL_DST_HOST).unwrap_or_default();
     let path = callout.headers.get(":path").unwrap_or_default();
     let page = match callout.cluster.as_str() {
-        names::ADMIN_CLUSTER => Page::Answer(200, world.clusters(pool)),
+        names::ADMIN_CLUSTER | LIST_CLUSTER => world.pods_page(pool),
         _ => world.get(pod, path, seconds),
     };
     let answer = match page {
@@ -165,6 +166,10 @@ impl Proxy for Wasm {
 
     fn set(&mut self, pod: &str, keys: &serde_json::Value) -> Result<(), String> {
         self.world.borrow_mut().set(pod, keys)
+    }
+
+    fn discovery(&mut self, says: &str) {
+        self.world.borrow_mut().discovery(says);
     }
 
     fn service(&mut self, life: Life) {

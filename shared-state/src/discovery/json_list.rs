@@ -1,0 +1,63 @@
+//! A plain JSON list of pods, from whatever HTTP endpoint has one.
+//!
+//! ```json
+//! ["10.0.0.1:8000", {"address": "10.0.0.2:8000", "name": "pod-b", "ready": false}]
+//! ```
+//!
+//! Texts and objects may be mixed; other keys of an object are left alone. An entry that is no address
+//! makes the whole list unusable: to leave a pod out in silence would be worse.
+
+use serde::Deserialize;
+
+use super::capped::Capped;
+use super::{DiscoveryError, Found, one_per_address, shown};
+use crate::limits::{DISCOVERED_MAX, DISCOVERY_PAGE_MAX_BYTES, TEXT_MAX_BYTES};
+use crate::pod::PodAddress;
+use crate::table::Readiness;
+
+/// Reads the pods, ordered by address. An empty list is an answer.
+///
+/// # Errors
+/// See [`DiscoveryError`].
+pub fn read(page: &[u8]) -> Result<Vec<Found>, DiscoveryError> {
+    if page.len() > DISCOVERY_PAGE_MAX_BYTES {
+        return Err(DiscoveryError::TooLarge(page.len()));
+    }
+    let entries: Capped<Entry, DISCOVERED_MAX> = serde_json::from_slice(page).map_err(|_| DiscoveryError::NotAList)?;
+    if entries.left_out > 0 {
+        return Err(DiscoveryError::TooMany);
+    }
+    let pods: Result<Vec<Found>, DiscoveryError> = entries.items.into_iter().map(found).collect();
+    pods.map(one_per_address)
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Entry {
+    Address(String),
+    Pod {
+        address: String,
+        name: Option<String>,
+        ready: Option<bool>,
+    },
+}
+
+fn found(entry: Entry) -> Result<Found, DiscoveryError> {
+    let (text, name, ready) = match entry {
+        Entry::Address(address) => (address, None, None),
+        Entry::Pod { address, name, ready } => (address, name, ready),
+    };
+    let address: PodAddress = text.parse().map_err(|_| DiscoveryError::NotAnAddress(shown(&text)))?;
+    Ok(Found {
+        name: name.filter(|name| (1..=TEXT_MAX_BYTES).contains(&name.len())),
+        readiness: match ready {
+            Some(true) => Readiness::Ready,
+            Some(false) => Readiness::NotReady,
+            None => Readiness::Unknown,
+        },
+        ..Found::at(address)
+    })
+}
+
+#[cfg(test)]
+mod tests;

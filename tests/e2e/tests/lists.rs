@@ -1,0 +1,320 @@
+//! Pods that the Kubernetes API or a plain list names, coming and going under traffic.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result, ensure};
+use berth_tests_e2e::client::Client;
+use berth_tests_e2e::envoy::{free_port, scratch};
+use berth_tests_e2e::rig::{Rig, Setup};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use crate::discovery::{ENDPOINT, ENDPOINTS};
+use crate::pages::{Asked, Pages};
+use crate::support::{CHAT, busy, chat, full, idle, lands, pods, routed};
+
+const TOKEN: &str = "Bearer first-token";
+const PATH: &str = "/apis/discovery.k8s.io/v1/namespaces/prod/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3Dllama&limit=20";
+
+/// An endpoint of a slice of its own: name, port, (ready, serving, terminating).
+fn slice(name: &str, port: u16, [ready, serving, terminating]: [bool; 3]) -> Value {
+    json!({
+        "metadata": {"name": format!("llama-{name}"), "labels": {"kubernetes.io/service-name": "llama"}},
+        "addressType": "IPv4",
+        "endpoints": [{
+            "addresses": ["127.0.0.1"], "targetRef": {"kind": "Pod", "namespace": "prod", "name": name},
+            "conditions": {"ready": ready, "serving": serving, "terminating": terminating},
+        }],
+        "ports": [{"name": "metrics", "port": 9, "protocol": "TCP"}, {"name": "http", "port": port, "protocol": "TCP"}],
+    })
+}
+
+const READY: [bool; 3] = [true, true, false];
+const TERMINATING: [bool; 3] = [false, true, true];
+
+/// The API: one slice a page, for who has the token.
+fn api(token: &str, slices: Vec<Value>) -> impl Fn(&Asked) -> (u16, String) + Send + 'static {
+    let token = token.to_owned();
+    move |asked| {
+        if asked.authorization != token {
+            return (401, json!({"kind": "Status", "code": 401}).to_string());
+        }
+        let page = match asked.path.strip_prefix(PATH) {
+            Some("") => 0,
+            Some(rest) => match rest.strip_prefix("&continue=page").and_then(|page| page.parse().ok()) {
+                Some(page) => page,
+                None => return (400, rest.to_owned()),
+            },
+            None => return (404, asked.path.clone()),
+        };
+        let mut list = json!({"kind": "EndpointSliceList", "apiVersion": "discovery.k8s.io/v1",
+                              "metadata": {"resourceVersion": "7"}, "items": []});
+        if let Some(slice) = slices.get(page) {
+            list["items"] = json!([slice]);
+        }
+        if page + 1 < slices.len() {
+            list["metadata"]["continue"] = json!(format!("page{}", page + 1));
+        }
+        (200, list.to_string())
+    }
+}
+
+/// A rig whose proxy knows all pods, and whose pool learns from `pages` which are there.
+async fn rig(
+    name: &str,
+    pages: &Pages,
+    discovery: Value,
+    edit: impl FnOnce(Setup) -> Setup,
+) -> Result<(Rig, Vec<u16>)> {
+    let mut three = pods(3);
+    for pod in &mut three {
+        pod.port = free_port()?.port();
+    }
+    let ports = three.iter().map(|pod| pod.port).collect();
+    let clusters = format!("  clusters:\n{}", pages.cluster("lists"));
+    let setup = Setup::new(name, three)
+        .pool(json!({ "discovery": discovery }))
+        .render(&["--dns", "127.0.0.1:1"])
+        .edit(ENDPOINT, ENDPOINTS)
+        .edit("  clusters:\n", &clusters)
+        .unread();
+    Ok((edit(setup).start().await?, ports))
+}
+
+/// Requests one after the other until it is stopped: who answered, or the status.
+struct Traffic {
+    stop: Arc<AtomicBool>,
+    task: JoinHandle<Result<Vec<String>>>,
+}
+
+impl Traffic {
+    fn start(client: Client) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let task = tokio::spawn(async move {
+            let mut served = Vec::new();
+            while !stopped.load(Ordering::Relaxed) {
+                let answer = client.post(CHAT, &chat("llama", "traffic", 20, 1)).await?;
+                served.push(match answer.status {
+                    200 => answer.pod().to_owned(),
+                    other => format!("{other} {}", answer.text()),
+                });
+            }
+            Ok(served)
+        });
+        Self { stop, task }
+    }
+
+    /// Every request was answered by one of these.
+    async fn ends_well(self, pods: &[&str]) -> Result<()> {
+        self.stop.store(true, Ordering::Relaxed);
+        let served = self.task.await??;
+        let lost = served.iter().find(|who| !pods.contains(&who.as_str()));
+        ensure!(lost.is_none(), "{lost:?} among {} answers", served.len());
+        Ok(())
+    }
+}
+
+async fn knows(rig: &Rig, count: u64) -> Result<()> {
+    rig.until(&format!("{count} pods"), async || Ok(rig.stat("pods").await? == count))
+        .await
+}
+
+/// Waits until a cheap request lands here: readings and readiness have arrived.
+async fn goes_to(rig: &Rig, pod: &str) -> Result<()> {
+    let client = rig.client();
+    rig.until(&format!("a request at {pod}"), async || {
+        let answer = client.post(CHAT, &chat("llama", "probe", 50, 1)).await?;
+        Ok(answer.status == 200 && answer.pod() == pod)
+    })
+    .await
+}
+
+fn pin(rig: &Rig) -> Result<()> {
+    rig.pod("a")?.pin(idle());
+    rig.pod("b")?.pin(busy());
+    rig.pod("c")?.pin(full());
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_pods_of_a_kubernetes_service_come_and_go_under_traffic() -> Result<()> {
+    let server = Pages::start(|_| (500, String::new())).await?;
+    let discovery = json!({"kubernetes": {
+        "cluster": "lists", "namespace": "prod", "service": "llama", "ports": ["http"], "interval": "200ms",
+        "headers": {"authorization": {"env": "KUBERNETES_AUTHORIZATION"}}, "allow": ["127.0.0.0/8"],
+    }});
+    let (rig, ports) = rig("kubernetes", &server, discovery, |setup| {
+        setup.variable("KUBERNETES_AUTHORIZATION", TOKEN)
+    })
+    .await?;
+    pin(&rig)?;
+    let of = |which: &[(usize, [bool; 3])]| {
+        let names = ["a", "b", "c"];
+        let slices = which.iter().map(|(pod, state)| slice(names[*pod], ports[*pod], *state));
+        api(TOKEN, slices.collect())
+    };
+    server.answer(of(&[(1, READY), (2, READY)]));
+    knows(&rig, 2).await?;
+    goes_to(&rig, "b").await?;
+    let traffic = Traffic::start(rig.client());
+
+    // The idle one joins, in a slice of its own on the last page.
+    server.answer(of(&[(1, READY), (2, READY), (0, READY)]));
+    knows(&rig, 3).await?;
+    goes_to(&rig, "a").await?;
+
+    // It terminates: it is still listed and still answers, and gets nothing new.
+    server.answer(of(&[(1, READY), (2, READY), (0, TERMINATING)]));
+    goes_to(&rig, "b").await?;
+    let publishes = rig.stat("publishes").await?;
+    rig.until("tables that say so", async || {
+        Ok(rig.stat("publishes").await? >= publishes + 3)
+    })
+    .await?;
+    for _ in 0..5 {
+        ensure!(lands(&rig.client(), &chat("llama", "draining", 50, 1)).await? == "b");
+    }
+    server.answer(of(&[(1, READY), (2, READY)]));
+    knows(&rig, 2).await?;
+
+    // Whatever the API says now, the pods stay.
+    for (status, body, line) in [
+        (403, "{}", "lacks `list` on endpointslices"),
+        (200, "<html>", "not a list of EndpointSlices"),
+        (
+            200,
+            r#"{"kind":"EndpointSliceList","items":[]}"#,
+            "no EndpointSlice belongs",
+        ),
+        (500, "", "status 500"),
+    ] {
+        server.answer(move |_| (status, body.to_owned()));
+        rig.until(line, async || Ok(rig.envoy.log_text().contains(line)))
+            .await?;
+        ensure!(rig.stat("pods").await? == 2);
+        routed(&rig.client(), &chat("llama", "still", 10, 1)).await?;
+    }
+    server.answer(of(&[(1, READY), (0, READY)]));
+    knows(&rig, 2).await?;
+    goes_to(&rig, "a").await?;
+    ensure!(rig.envoy.log_text().contains("discovery works again"));
+    ensure!(rig.stat("discovery_failures").await? >= 4);
+    traffic.ends_well(&["a", "b", "c"]).await
+}
+
+/// Service account tokens are renewed every hour. The cluster itself reads them from their file.
+#[tokio::test]
+async fn a_renewed_token_is_taken_from_its_file() -> Result<()> {
+    let server = Pages::start(|_| (500, String::new())).await?;
+    let folder = scratch("token")?;
+    let file = folder.join("token");
+    let write = |token: &str| -> Result<()> {
+        let new = folder.join("new");
+        fs::write(&new, token)?;
+        fs::rename(&new, &file).context("cannot replace the token")
+    };
+    write("first-token")?;
+    let secret = folder.join("token.yaml");
+    fs::write(
+        &secret,
+        format!(
+            "resources:\n- \"@type\": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret\n  name: token\n  generic_secret:\n    secret: {{ filename: {:?}, watched_directory: {{ path: {:?} }} }}\n",
+            file, folder
+        ),
+    )?;
+    let injector = format!(
+        "      typed_extension_protocol_options:
+        envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+          \"@type\": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+          explicit_http_config: {{ http_protocol_options: {{}} }}
+          http_filters:
+            - name: envoy.filters.http.credential_injector
+              typed_config:
+                \"@type\": type.googleapis.com/envoy.extensions.filters.http.credential_injector.v3.CredentialInjector
+                overwrite: true
+                credential:
+                  name: envoy.http.injected_credentials.generic
+                  typed_config:
+                    \"@type\": type.googleapis.com/envoy.extensions.http.injected_credentials.generic.v3.Generic
+                    header: authorization
+                    header_value_prefix: \"Bearer \"
+                    credential: {{ name: token, sds_config: {{ path_config_source: {{ path: {secret:?} }} }} }}
+            - name: envoy.filters.http.upstream_codec
+              typed_config: {{ \"@type\": type.googleapis.com/envoy.extensions.filters.http.upstream_codec.v3.UpstreamCodec }}
+"
+    );
+    let plain = server.cluster("lists");
+    let block = format!(
+        "    - name: lists\n      type: STATIC\n      connect_timeout: 1s\n{injector}      load_assignment: {{ cluster_name: lists, endpoints: [{{ lb_endpoints: [{{ endpoint: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {} }} }} }} }}] }}] }}\n",
+        server.address.port()
+    );
+    let discovery = json!({"kubernetes": {
+        "cluster": "lists", "namespace": "prod", "service": "llama", "ports": ["http"], "interval": "200ms",
+        "allow": ["127.0.0.0/8"],
+    }});
+    let (rig, ports) = rig("token-rig", &server, discovery, |setup| {
+        setup.edit(&plain, &block).edit(
+            "admin:\n  address",
+            "node: { id: e2e, cluster: e2e }\nadmin:\n  address",
+        )
+    })
+    .await?;
+    server.answer(api(TOKEN, vec![slice("a", ports[0], READY)]));
+    knows(&rig, 1).await?;
+    server.answer(api(
+        "Bearer second-token",
+        vec![slice("a", ports[0], READY), slice("b", ports[1], READY)],
+    ));
+    rig.until("the old token to be refused", async || {
+        Ok(rig
+            .envoy
+            .log_text()
+            .contains("the token in discovery.headers is missing or old"))
+    })
+    .await?;
+    write("second-token")?;
+    knows(&rig, 2).await
+}
+
+#[tokio::test]
+async fn the_pods_of_a_plain_list_come_and_go_under_traffic() -> Result<()> {
+    let server = Pages::start(|_| (503, String::new())).await?;
+    let discovery = json!({"json": {
+        "cluster": "lists", "path": "/pods.json", "interval": "200ms", "allow": ["127.0.0.0/8"],
+    }});
+    let (rig, ports) = rig("json-list", &server, discovery, |setup| setup).await?;
+    pin(&rig)?;
+    let at = |pod: usize| format!("127.0.0.1:{}", ports[pod]);
+    let list = |pods: Value| {
+        let page = pods.to_string();
+        move |asked: &Asked| match asked.path.as_str() {
+            "/pods.json" => (200, page.clone()),
+            other => (404, other.to_owned()),
+        }
+    };
+    server.answer(list(json!([at(1), {"address": at(2), "name": "c"}])));
+    knows(&rig, 2).await?;
+    goes_to(&rig, "b").await?;
+    let traffic = Traffic::start(rig.client());
+    server.answer(list(json!([at(0), at(1), at(2)])));
+    goes_to(&rig, "a").await?;
+    server.answer(list(json!([{"address": at(0), "ready": false}, at(1), at(2)])));
+    goes_to(&rig, "b").await?;
+    server.answer(list(json!([at(1), "10.255.255.1:80"])));
+    knows(&rig, 1).await?;
+    let line = "1 addresses are refused, 10.255.255.1:80 for example";
+    ensure!(rig.envoy.log_text().contains(line));
+    ensure!(rig.stat("addresses_refused").await? == 1);
+    for (body, line) in [("{}", "not a JSON list of pods"), (r#"["pod-b:80"]"#, "is not ip:port")] {
+        server.answer(move |_| (200, body.to_owned()));
+        rig.until(line, async || Ok(rig.envoy.log_text().contains(line)))
+            .await?;
+        ensure!(rig.stat("pods").await? == 1);
+    }
+    server.answer(list(json!([at(0), at(1)])));
+    goes_to(&rig, "a").await?;
+    traffic.ends_well(&["a", "b", "c"]).await
+}

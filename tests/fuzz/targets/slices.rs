@@ -1,0 +1,3 @@
+#![cfg_attr(fuzzing, no_main)]
+#![allow(missing_docs)]
+berth_tests_fuzz::fuzz!(slices);
