@@ -216,11 +216,11 @@ impl Stream {
         let why = header::decision(&decision);
         let _ = host::set_state(names::STATE_DECISION, why.as_bytes());
         self.explained = gateway.shows_decisions().then_some(why);
+        if !matches!(decision.action, Chosen::Reply(_)) {
+            self.rewrite(facts, &decision.why);
+        }
         match &decision.action {
-            Chosen::Route { endpoints, .. } => {
-                self.rewrite(facts, &decision.why);
-                self.route(gateway, endpoints, &decision.why);
-            }
+            Chosen::Route { endpoints, .. } => self.route(gateway, endpoints, &decision.why),
             Chosen::Reply(refusal) => return self.reply(refusal, facts),
             Chosen::Pass(_) => self.phase = Phase::Passed,
         }
@@ -239,11 +239,12 @@ impl Stream {
             .ok()
             .and_then(|length| length.parse::<usize>().ok());
         let written = patched.and_then(|patched| {
-            if let Some(length) = length {
-                let length = length.saturating_add(patched.len()).saturating_sub(at.end).to_string();
-                host::set_header(Map::Request, "content-length", length.as_bytes())?;
-            }
-            host::replace_start(Buffer::RequestBody, at.end, &patched)
+            // First the header: where it cannot be written, the body must stay.
+            set_length(length.map(|length| length.saturating_add(patched.len()).saturating_sub(at.end)))?;
+            host::replace_start(Buffer::RequestBody, at.end, &patched).or_else(|error| {
+                set_length(length)?;
+                Err(error)
+            })
         });
         match written {
             Ok(()) => {
@@ -301,10 +302,13 @@ impl Stream {
         if let Some(explained) = self.explained.take() {
             let _ = host::set_header(Map::Response, names::DECISION, explained.as_bytes());
         }
+        let header = |name| host::header(Map::Response, name).unwrap_or_default();
+        if self.renamed.is_some() {
+            self.restore_from(&header("content-type"), &header("content-encoding"), end);
+        }
         if !matches!(self.phase, Phase::Sent) {
             return;
         }
-        let header = |name| host::header(Map::Response, name).unwrap_or_default();
         self.response.status = core::str::from_utf8(&header(":status"))
             .ok()
             .and_then(|s| s.parse().ok())
@@ -312,7 +316,6 @@ impl Stream {
         self.response.streams = header("content-type").starts_with(b"text/event-stream");
         let pod = self.served(gateway);
         self.report(gateway, pod);
-        self.restore_from(&header("content-type"), &header("content-encoding"), end);
         if end {
             self.response.first_byte = true;
         }
@@ -354,9 +357,13 @@ impl Stream {
 
     /// The first bytes of a stream are its first token. Later pieces cost one look-up.
     pub fn response_body(&mut self, gateway: &mut Gateway, size: usize, end: bool) {
-        if !matches!(self.phase, Phase::Sent) {
-            return;
+        if matches!(self.phase, Phase::Sent) {
+            self.learn(gateway, size);
         }
+        self.restore(size, end);
+    }
+
+    fn learn(&mut self, gateway: &mut Gateway, size: usize) {
         if self.response.status == 500 && self.response.error.len() < ERROR_BODY_BYTES {
             let piece = host::buffer(Buffer::ResponseBody, 0, ERROR_BODY_BYTES).unwrap_or_default();
             self.response.error.extend(piece);
@@ -365,7 +372,6 @@ impl Stream {
             self.response.first_byte = true;
             gateway.first_bytes(self.id, self.response.status, self.response.streams);
         }
-        self.restore(size, end);
     }
 
     fn restore(&mut self, size: usize, end: bool) {
@@ -403,6 +409,12 @@ impl Stream {
     pub fn let_go(&mut self) {
         self.phase = Phase::Passed;
     }
+}
+
+/// Declares another length, where one was declared.
+fn set_length(length: Option<usize>) -> host::HostResult<()> {
+    let Some(length) = length else { return Ok(()) };
+    host::set_header(Map::Request, "content-length", length.to_string().as_bytes())
 }
 
 /// Answers the client from here. Where that cannot be, the request goes on.

@@ -61,6 +61,12 @@ fn write_decision(out: &mut String, decision: &Decision) -> fmt::Result {
         Action::Reply(refusal) => write!(out, "reply={};reason={};", refusal.status, refusal.reason.as_str())?,
         Action::Pass(reason) => write!(out, "pass={};", reason.as_str())?,
     }
+    // The target of a rewrite, a name of the config.
+    if let (Some(_), Some(target)) = (&why.asked, &why.model)
+        && !target.contains(';')
+    {
+        write!(out, "target={target};")?;
+    }
     if let Some(first) = why.considered.first() {
         write!(out, "cost={};", whole(first.cost))?;
         for (term, value) in first.terms.named().into_iter().filter(|(_, value)| *value >= 0.5) {

@@ -462,3 +462,44 @@ fn clients_see_a_decision_only_where_the_config_says_so() {
         assert_eq!(decision.starts_with("pod=10.0.0.1:8000;"), shown, "{decision}");
     }
 }
+
+#[test]
+fn an_alias_works_before_anything_is_known() {
+    let more = json!({
+        "without_service": true,
+        "top": {"role": "service", "rewrites": [{"from": "gpt", "to": [{"model": "base"}]}]},
+    });
+    let mut wasm = unread(&json!({"a": {}}), more);
+    let request = Request {
+        model: Some("gpt".to_owned()),
+        prompt_tokens: 8,
+        ..Request::default()
+    };
+    let stream = wasm.open(0, &request);
+    let upstream = stream.upstream().expect("it passes");
+    assert_eq!(destination(&stream), None);
+    let sent = String::from_utf8(upstream.body).expect("text");
+    assert!(sent.ends_with(r#""model":"base"}"#), "{sent}");
+    assert_eq!(
+        upstream.headers.get("content-length"),
+        Some(sent.len().to_string().as_str())
+    );
+    let head = [("content-type", "application/json"), ("content-length", "16")];
+    stream.respond(&mut wasm.host, 200, head, br#"{"model":"base"}"#);
+    let answer = stream.downstream().expect("an answer");
+    assert_eq!(answer.body, br#"{"model":"gpt"}"#);
+    assert_eq!(answer.headers.get("content-length"), None);
+    // A packed answer cannot be read, and passes as it is.
+    let stream = wasm.open(0, &request);
+    let head = [
+        ("content-type", "application/json"),
+        ("content-encoding", "gzip"),
+        ("content-length", "16"),
+    ];
+    stream.respond(&mut wasm.host, 200, head, br#"{"model":"base"}"#);
+    let answer = stream.downstream().expect("an answer");
+    assert_eq!(
+        (answer.body.as_slice(), answer.headers.get("content-length")),
+        (&br#"{"model":"base"}"#[..], Some("16"))
+    );
+}

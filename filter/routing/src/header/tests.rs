@@ -56,6 +56,24 @@ fn a_decision_is_one_short_line_without_anything_of_the_client() {
 }
 
 #[test]
+fn a_rewrite_shows_its_target_and_not_what_the_client_said() {
+    let mut decided = World::of(1).decide(ask_for("llama"));
+    decided.why.asked = Some("gpt;x=1".to_owned());
+    let line = decision(&decided);
+    assert!(line.contains(";target=llama;cost=") && !line.contains("gpt"), "{line}");
+    decided.why.model = Some("a;b".to_owned());
+    assert!(!decision(&decided).contains("target="), "it would read as two");
+}
+
+#[test]
+fn a_near_name_is_told_with_the_unknown_one() {
+    let mut refusal = refused(&World::of(1), "llame");
+    assert!(body(&refusal, None).contains("The model `llame` does not exist.\""));
+    refusal.near = Some("llama".to_owned());
+    assert!(body(&refusal, None).contains("does not exist. Did you mean `llama`?\""));
+}
+
+#[test]
 fn the_runners_up_stand_behind_the_first() {
     let mut world = World::of(2);
     world.pods[1].unanswered(0, 800);
