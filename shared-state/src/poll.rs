@@ -317,7 +317,12 @@ impl Poller {
 
     fn publish(&mut self, now: Now, effects: &mut Vec<Effect>) {
         let least = PUBLISH_MIN.0.max((self.published_bytes / TABLE_BYTES_PER_MILLI) as u64);
-        let wait = if self.dirty { least } else { PUBLISH_HEARTBEAT.0 };
+        let wait = match (self.dirty, self.passive) {
+            (false, _) => PUBLISH_HEARTBEAT.0,
+            (true, false) => least,
+            // What is pushed in is to be seen by the next request.
+            (true, true) => 0,
+        };
         let is_early = |at: Millis| now.steady.0.saturating_sub(at.0) < wait;
         if !self.begun || self.published_at.is_some_and(is_early) {
             return;
