@@ -362,7 +362,7 @@ pub fn terms(
     let terms = Terms {
         queue: pod.own.unanswered_tokens.0 as f64 / rate + (ahead - read_since(pod, stage, now)).max(0.0),
         prefill,
-        away: AWAY * others.away * prefill,
+        away: fleet.away() * others.away * prefill,
         harm: prefill * (HARM_PER_WAITING * waiting + HARM_PER_WORK * running) + HARM_PER_REQUEST * running,
         memory: memory(pod, foreign.used, fleet, need),
         adapter,

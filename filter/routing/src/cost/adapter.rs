@@ -1,10 +1,10 @@
 //! What an adapter costs at a pod: the load, and the wait for a slot.
 
-use berth_shared_state::table::ActiveAdapters;
 use serde::Serialize;
 
 use super::{HOST_LOAD, SLOT_WAIT, Stage};
 use crate::decision::PodFacts;
+use crate::ledger::InUse;
 
 /// How warm an adapter is at a pod, the warmest first. [`Tier::Base`] needs none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -38,30 +38,43 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// At a pod, for an adapter with this key. What this proxy has in flight there is known; the gauges are as old as
-    /// the reading, so they count as far as others send. An adapter that is in memory, but not in flight, is the first
-    /// to lose its place.
+    /// At a pod, for an adapter with this key. What this proxy has in flight there is known. The page is as old as its
+    /// reading: what it shows in flight is others', unless this proxy sent it, too; then it has likely ended, as far
+    /// as this proxy sends. An adapter that is in memory, but not in flight, is the first to lose its place.
     #[must_use]
     pub fn of(pod: &PodFacts<'_>, stage: Stage, tier: Tier, key: u64, max: Option<u32>, elsewhere: f64) -> Self {
-        let own = pod.adapters_in_use;
-        if tier == Tier::Base || own.iter().any(|used| used.adapter == key) {
+        let own = |key: u64| pod.adapters_in_use.iter().any(|used| used.adapter == key);
+        if tier == Tier::Base || own(key) {
             return Self { has: 1.0, excess: 0.0 };
         }
-        let Some(max) = max.filter(|max| *max > 0) else {
-            return Self::default();
+        let read = pod.row.scraped_at.filter(|_| stage != Stage::Unknown);
+        let shown = pod.seen_adapters.iter().take_while(|(_, at)| Some(*at) == read);
+        let by_others = |key: u64| {
+            let sent = pod.recent_adapters.iter().any(|(known, _)| *known == key);
+            if sent { elsewhere } else { 1.0 }
         };
-        let distinct = own.iter().enumerate().filter(|(at, used)| {
-            let before = own.iter().take(*at);
-            !before.into_iter().any(|other| other.adapter == used.adapter)
-        });
-        let shown = pod.row.activity.as_ref().filter(|_| stage != Stage::Unknown);
-        let others = elsewhere * shown.map_or(0.0, in_flight);
-        let used = distinct.count() as f64 + others;
+        let (mut has, mut used) = (0.0, distinct(pod.adapters_in_use));
+        for (shown, _) in shown.filter(|(shown, _)| !own(*shown)) {
+            if *shown == key {
+                has = by_others(key);
+            } else {
+                used += by_others(*shown);
+            }
+        }
+        let excess = max
+            .filter(|max| *max > 0)
+            .map_or(0.0, |max| used - f64::from(max) + 1.0);
         Self {
-            has: if tier == Tier::Active { elsewhere } else { 0.0 },
-            excess: (used - f64::from(max) + 1.0).max(0.0),
+            has,
+            excess: excess.max(0.0),
         }
     }
+}
+
+/// Adapters of all views, each once.
+fn distinct(used: &[InUse]) -> f64 {
+    let first = |(at, one): &(usize, &InUse)| !used.iter().take(*at).any(|other| other.adapter == one.adapter);
+    used.iter().enumerate().filter(first).count() as f64
 }
 
 /// Milliseconds until the adapter can run; `cold_load` is what it costs to load it from afar.
@@ -74,16 +87,3 @@ pub fn adapter(tier: Tier, cold_load: f64, slots: Slots) -> f64 {
     };
     load + SLOT_WAIT * slots.excess * (1.0 - slots.has)
 }
-
-/// Adapters in flight, as the gauges show them. Running and waiting are one set: today's
-/// vLLM writes the same list twice, and adding them would count every slot double.
-pub(super) fn in_flight(active: &ActiveAdapters) -> f64 {
-    let waiting = active.waiting.iter().take(SLOTS_SEEN);
-    let more = waiting
-        .filter(|id| !active.running.iter().take(SLOTS_SEEN).any(|other| other == *id))
-        .count();
-    active.running.len().saturating_add(more) as f64
-}
-
-/// Adapters of one list that are compared: more than any engine has slots, and the work is square.
-const SLOTS_SEEN: usize = 64;

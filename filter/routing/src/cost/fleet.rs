@@ -2,7 +2,7 @@
 
 use berth_shared_state::units::Tokens;
 
-use super::{Foreign, HITS_SCALE, RATE_DIFFERS, RATE_DIFFERS_ELSEWHERE, RATE_MIN, Stage, capacity};
+use super::{AWAY, Foreign, HITS_SCALE, RATE_DIFFERS, RATE_DIFFERS_ELSEWHERE, RATE_MIN, Stage, capacity};
 use crate::decision::PodFacts;
 
 /// A weighted mean under construction.
@@ -118,6 +118,13 @@ impl Fleet {
     #[must_use]
     pub fn caches(&self) -> f64 {
         self.hits.get().map_or(1.0, |part| (HITS_SCALE * part).min(1.0))
+    }
+
+    /// Prefills that one copy more of a prefix costs: where engines do not say what they find, no more than its own.
+    /// Prompts may share nothing, and must not be driven from an idle pod to a busy one.
+    #[must_use]
+    pub fn away(&self) -> f64 {
+        self.hits.get().map_or(1.0, |_| AWAY)
     }
 
     /// A pod's prefill rate, tokens per millisecond. Single observations are noisy, so the pool's

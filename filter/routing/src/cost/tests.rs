@@ -1,9 +1,7 @@
-use berth_shared_state::table::{ActiveAdapters, NameId};
 use berth_shared_state::units::Millis;
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
-use super::adapter::in_flight;
 use super::*;
 use crate::decision::tests::world::{NOW, Pod, World, ago, idle};
 use crate::ledger::InUse;
@@ -206,14 +204,16 @@ fn an_adapter_costs_by_its_warmth() {
     }
 }
 
-/// Slots of a pod with two, where own requests use `own` and the page shows `shown` in flight, for adapter 9.
+/// Slots of a pod with two, where own requests use `own`, the page shows `shown` in flight, and `sent` were sent by this
+/// proxy, for adapter 9.
 #[track_caller]
-fn check_slots(own: &[u64], shown: &[u16], tier: Tier, elsewhere: f64, has: f64, excess: f64) {
+fn check_slots(own: &[u64], shown: &[u64], sent: &[u64], elsewhere: f64, has: f64, excess: f64) {
     let pod = bent(|pod| {
         pod.in_use = own.iter().map(|adapter| InUse::of(*adapter)).collect();
-        pod.active(&[], 2);
-        let ids = shown.iter().map(|id| NameId(*id));
-        pod.row.activity.as_mut().unwrap().running = ids.collect();
+        let read = pod.row.scraped_at.unwrap();
+        pod.seen = shown.iter().map(|adapter| (*adapter, read)).collect();
+        pod.seen.push((77, ago(9_000)));
+        pod.recent = sent.iter().map(|adapter| (*adapter, ago(2_000))).collect();
     });
     let world = World {
         pods: vec![pod],
@@ -221,23 +221,29 @@ fn check_slots(own: &[u64], shown: &[u16], tier: Tier, elsewhere: f64, has: f64,
     };
     let snapshot = world.snapshot();
     let facts = world.facts(&snapshot);
-    let slots = Slots::of(&facts[0], Stage::Fresh, tier, 9, Some(2), elsewhere);
-    assert_eq!(slots, Slots { has, excess });
+    let slots = |stage, tier| Slots::of(&facts[0], stage, tier, 9, Some(2), elsewhere);
+    assert_eq!(slots(Stage::Fresh, Tier::Host), Slots { has, excess });
+    assert_eq!(slots(Stage::Fresh, Tier::Base), Slots { has: 1.0, excess: 0.0 });
+    if own.is_empty() {
+        assert_eq!(slots(Stage::Unknown, Tier::Host), Slots::default());
+    }
 }
 
 #[test]
-fn own_requests_tell_how_many_slots_are_taken_and_pages_as_far_as_others_send() {
-    check_slots(&[], &[], Tier::Registered, 0.0, 0.0, 0.0);
-    check_slots(&[1], &[], Tier::Host, 0.0, 0.0, 0.0);
-    check_slots(&[1, 2], &[], Tier::Recent, 0.0, 0.0, 1.0);
-    check_slots(&[1, 2, 1, 3, 2], &[], Tier::Resident, 0.0, 0.0, 2.0);
-    // Ours is in flight, or none is needed.
-    check_slots(&[1, 2, 9], &[], Tier::Active, 0.0, 1.0, 0.0);
-    check_slots(&[1, 2], &[], Tier::Base, 0.0, 1.0, 0.0);
-    // A lone proxy knows that what the page shows has ended.
-    check_slots(&[], &[1, 2, 3], Tier::Active, 0.0, 0.0, 0.0);
-    check_slots(&[], &[1, 2, 3], Tier::Host, 1.0, 0.0, 2.0);
-    check_slots(&[4], &[1, 2], Tier::Active, 0.75, 0.75, 1.5);
+fn own_requests_and_what_pages_show_of_others_tell_how_many_slots_are_taken() {
+    check_slots(&[], &[], &[], 0.0, 0.0, 0.0);
+    check_slots(&[1], &[], &[], 0.0, 0.0, 0.0);
+    check_slots(&[1, 2], &[], &[], 0.0, 0.0, 1.0);
+    check_slots(&[1, 2, 1, 3, 2], &[], &[], 0.0, 0.0, 2.0);
+    // Ours is in flight.
+    check_slots(&[1, 2, 9], &[], &[], 0.0, 1.0, 0.0);
+    // Others sent them.
+    check_slots(&[], &[1, 2, 3], &[], 0.0, 0.0, 2.0);
+    check_slots(&[1], &[1, 2], &[], 0.0, 0.0, 1.0);
+    check_slots(&[], &[1, 9], &[], 0.0, 1.0, 0.0);
+    // We sent them, and they have ended; or others did as well.
+    check_slots(&[], &[1, 2, 9], &[1, 2, 9], 0.0, 0.0, 0.0);
+    check_slots(&[], &[1, 2, 9], &[1, 2, 9], 0.75, 0.75, 0.5);
 }
 
 #[test]
@@ -247,16 +253,6 @@ fn who_has_no_slot_waits_for_one() {
     near(adapter(Tier::Registered, 2_000.0, slots(0.0, 2.0)), 8_000.0);
     near(adapter(Tier::Active, 2_000.0, slots(0.5, 2.0)), 3_000.0);
     near(adapter(Tier::Active, 2_000.0, slots(1.0, 2.0)), 0.0);
-}
-
-#[test]
-fn an_adapter_that_runs_and_waits_takes_one_slot() {
-    let active = ActiveAdapters {
-        running: vec![NameId(1), NameId(2)],
-        waiting: vec![NameId(1), NameId(2), NameId(3)],
-        max: Some(2),
-    };
-    near(in_flight(&active), 3.0);
 }
 
 #[test]

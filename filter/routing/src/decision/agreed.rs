@@ -52,6 +52,12 @@ impl Agreed {
     /// For a request with these candidates. `name`: the adapter's, if somebody would have to load it.
     pub fn new(input: &Input<'_>, fleet: &Fleet, list: &[Candidate<'_>], name: Option<Name<'_>>) -> Self {
         let rows = || list.iter().map(|one| one.pod.row);
+        // A prefix lives where its adapter does.
+        let warm = || {
+            list.iter()
+                .filter(|one| one.tier < Tier::Registered)
+                .map(|one| one.pod.row)
+        };
         let start = input.ask.start.filter(|_| fleet.caches() > 0.0);
         // To more pods the more popular it is.
         let homes = start.map_or(0.0, |start| (start.share * list.len() as f64 / HOME_SHARE).ceil());
@@ -59,7 +65,7 @@ impl Agreed {
         let pods = list.iter().map(|one| (one.pod, one.stage));
         let elsewhere = input.facts.elsewhere;
         Self {
-            prefix: start.and_then(|start| Home::of(start.key, (homes as usize).max(1), rows())),
+            prefix: start.and_then(|start| Home::of(start.key, (homes as usize).max(1), warm())),
             adapter: name.filter(|_| seen).and_then(|name| Home::of(name.key(), 1, rows())),
             elsewhere,
             shared: BELIEF * elsewhere * fleet.caches(),

@@ -56,6 +56,14 @@ pub struct Candidate<'a> {
     pub is_home: bool,
 }
 
+impl Candidate<'_> {
+    /// Prompt tokens that it was sent before, and not only believed to have.
+    fn known_cached(&self) -> Tokens {
+        let part = self.pod.cached / f64::from(self.pod.row.load.engines.max(1));
+        self.need.cached.min(Tokens((self.need.prompt.0 as f64 * part) as u64))
+    }
+}
+
 /// The race.
 pub struct Candidates<'a> {
     input: &'a Input<'a>,
@@ -203,7 +211,7 @@ impl<'a> Candidates<'a> {
         let cold = self.list.iter().any(|one| one.tier >= Tier::Registered);
         let agreed = Agreed::new(self.input, &self.fleet, &self.list, name.filter(|_| cold));
         for one in &mut self.list {
-            one.is_home = agreed.is_home(one.pod.row);
+            one.is_home = one.tier < Tier::Registered && agreed.is_home(one.pod.row);
             one.need = self.input.ask.need(agreed.cached(one));
             one.terms = agreed.terms(self.input, one, name, &question);
             one.cost = one.terms.total();
@@ -289,7 +297,7 @@ fn considered(one: &Candidate<'_>, fleet: &Fleet) -> Considered {
         stage: one.stage,
         cost: one.cost,
         terms: one.terms,
-        cached: one.need.cached,
+        cached: one.known_cached(),
         free: cost::free_tokens(one.pod, one.stage, fleet),
     }
 }

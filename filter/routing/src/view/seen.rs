@@ -78,7 +78,7 @@ mod tests {
         row.incarnation = incarnation;
         row.activity = Some(ActiveAdapters {
             running: running.iter().map(|id| NameId(*id)).collect(),
-            waiting: Vec::new(),
+            waiting: running.iter().map(|id| NameId(*id)).collect(),
             max: Some(2),
         });
         Snapshot::new(Table {

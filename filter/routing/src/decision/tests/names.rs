@@ -130,13 +130,12 @@ fn a_pod_whose_slots_our_own_requests_fill_loses_to_a_cold_one() {
 }
 
 #[test]
-fn slots_taken_by_others_cost_a_wait_and_running_and_waiting_are_one_set() {
+fn slots_taken_by_others_cost_a_wait() {
     #[track_caller]
     fn check(others: &[u16], max: u32, expected: f64) {
         let mut world = World::of(1);
-        world.elsewhere = 1.0;
         let others: Vec<_> = others.iter().copied().map(berth_shared_state::table::NameId).collect();
-        world.pods[0].lists(SQL).sent("sql", ago(1_000)).active(&others, max);
+        world.pods[0].lists(SQL).sent("sql", ago(100)).active(&others, max);
         let terms = cost_of(&world.decide(ask_for("sql")), 0).terms;
         assert_eq!(terms.adapter, expected, "{others:?} of {max}");
     }
@@ -146,15 +145,6 @@ fn slots_taken_by_others_cost_a_wait_and_running_and_waiting_are_one_set() {
     check(&[10, 11, 12, 13], 4, 3_000.0);
     check(&[10, 11, 12, 13, 14], 4, 6_000.0);
     check(&[10, 11], 0, 0.0);
-}
-
-#[test]
-fn waiting_adapters_take_slots_too() {
-    let mut world = World::of(1);
-    world.elsewhere = 1.0;
-    world.pods[0].lists(SQL).active(&[FR], 2).sent("sql", ago(1_000));
-    world.pods[0].row.activity.as_mut().unwrap().waiting = vec![berth_shared_state::table::NameId(9)];
-    assert_eq!(cost_of(&world.decide(ask_for("sql")), 0).terms.adapter, 3_000.0);
 }
 
 #[test]

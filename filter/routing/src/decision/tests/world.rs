@@ -127,6 +127,12 @@ impl Pod {
             waiting: adapters.to_vec(),
             max: Some(max),
         });
+        let read = self.row.scraped_at.unwrap_or_default();
+        for id in adapters {
+            let name = NAMES.get(usize::from(id.0));
+            self.seen
+                .insert(0, (name.map_or(u64::from(id.0), |name| adapter_key(name)), read));
+        }
         self
     }
 
