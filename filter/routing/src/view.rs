@@ -28,11 +28,10 @@ use berth_shared_state::store::SharedData;
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use fastrand::Rng;
 
-use crate::cost::HOME_SHARE;
 use crate::decision::{self, Action, Ask, Booking, Decision, Naming, Reason, Why};
 use crate::ledger::{Outcome, Sent, Synced};
 use crate::limits::ASCII_BYTES_PER_TOKEN;
-use crate::prefix::{Beginnings, Blocks, Written, seed};
+use crate::prefix::{Blocks, Written, seed};
 use crate::request::Facts;
 use pool::PoolView;
 pub use pool::TableError;
@@ -97,7 +96,6 @@ pub struct View {
     pools: Vec<PoolView>,
     rng: Rng,
     routed: BTreeMap<u64, Routed>,
-    beginnings: Beginnings,
     counts: Counts,
 }
 
@@ -115,7 +113,6 @@ impl View {
             config,
             rng: Rng::with_seed(seed),
             routed: BTreeMap::new(),
-            beginnings: Beginnings::default(),
             counts: Counts::default(),
         }
     }
@@ -163,7 +160,6 @@ impl View {
             return nobody_decides();
         };
         self.counts.ledger(view.ledger.refresh(store, now));
-        let mut pods = view.pods(pool, now);
         let chains = view
             .prefix
             .as_ref()
@@ -172,11 +168,9 @@ impl View {
                 let salt = request.facts.cache_salt.as_deref().unwrap_or_default();
                 request.prompt.chains(seed(model.unwrap_or_default(), salt))
             });
+        let start = chains.as_ref().and_then(|chains| view.beginning(chains));
+        let mut pods = view.pods(pool, now);
         let found = view.look_up(store, chains.as_ref(), &mut pods);
-        let popular = HOME_SHARE / pods.len().max(1) as f64;
-        let start = chains
-            .as_ref()
-            .and_then(|chains| self.beginnings.beginning(chains, popular));
         let input = decision::Input {
             pool,
             snapshot: view.snapshot(),

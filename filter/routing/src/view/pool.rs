@@ -10,9 +10,10 @@ use berth_shared_state::store::{SharedData, StoreError};
 use berth_shared_state::table;
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 
+use crate::cost::HOME_SHARE;
 use crate::decision::{PodFacts, PoolFacts};
 use crate::ledger::{LedgerView, PodFact};
-use crate::prefix::{Chains, Found, Written};
+use crate::prefix::{Beginning, Beginnings, Chains, Found, Written};
 use crate::view::prefix::PrefixView;
 use crate::view::seen::Seen;
 use crate::view::share::Share;
@@ -40,6 +41,7 @@ pub(super) struct PoolView {
     pub prefix: Option<PrefixView>,
     share: Share,
     seen: Seen,
+    beginnings: Beginnings,
     snapshot: Option<Snapshot>,
     /// Ledger keys of the snapshot's pods, in their order.
     keys: Vec<PodKey>,
@@ -57,6 +59,7 @@ impl PoolView {
             prefix: PrefixView::new(pool, pools),
             share: Share::default(),
             seen: Seen::default(),
+            beginnings: Beginnings::default(),
             snapshot: None,
             keys: Vec::new(),
             head: Vec::new(),
@@ -113,6 +116,12 @@ impl PoolView {
         self.seen.add(&snapshot);
         self.snapshot = Some(snapshot);
         Ok(true)
+    }
+
+    /// How a prompt begins, as far as it tells where it lives.
+    pub fn beginning(&mut self, chains: &Chains) -> Option<Beginning> {
+        let popular = HOME_SHARE / self.keys.len().max(1) as f64;
+        self.beginnings.beginning(chains, popular)
     }
 
     /// What is known of each pod of the table.
@@ -174,6 +183,7 @@ impl PoolView {
         PoolFacts {
             rate: self.ledger.ledger().pool_rate(),
             elsewhere: 1.0 - self.share.own(),
+            repeated: self.beginnings.repeated(),
         }
     }
 }
