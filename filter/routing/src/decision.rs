@@ -95,6 +95,8 @@ pub struct PoolFacts {
     pub rate: Option<f64>,
     /// The part, 0 to 1, of the pods' load that other proxies send.
     pub elsewhere: f64,
+    /// The part, 0 to 1, of this proxy's requests that began like an earlier one.
+    pub repeated: f64,
 }
 
 /// What a request asks for.

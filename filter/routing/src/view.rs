@@ -30,11 +30,10 @@ use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use fastrand::Rng;
 
 use crate::catalogue::{self, Catalogue};
-use crate::cost::HOME_SHARE;
 use crate::decision::{self, Action, Ask, Booking, Decision, Naming, Reason, Refusal, Why};
 use crate::header;
 use crate::ledger::{Asked, Outcome, Sent, Synced};
-use crate::prefix::{Beginnings, Blocks, Written, seed};
+use crate::prefix::{Blocks, Written, seed};
 use crate::request::{Facts, ModelsQuestion};
 use crate::rewrite::{self, Sender};
 use pool::PoolView;
@@ -102,7 +101,6 @@ pub struct View {
     pools: Vec<PoolView>,
     rng: Rng,
     routed: BTreeMap<u64, Routed>,
-    beginnings: Beginnings,
     counts: Counts,
     catalogue: Catalogue,
     listed_at: Option<UnixMillis>,
@@ -122,7 +120,6 @@ impl View {
             config,
             rng: Rng::with_seed(seed),
             routed: BTreeMap::new(),
-            beginnings: Beginnings::default(),
             counts: Counts::default(),
             catalogue: Catalogue::default(),
             listed_at: None,
@@ -194,7 +191,6 @@ impl View {
         let (Some(pool), Some(view)) = (config.pools.get(index), self.pools.get_mut(index)) else {
             return nobody_decides();
         };
-        let mut pods = view.pods(pool, now);
         let chains = view
             .prefix
             .as_ref()
@@ -203,11 +199,9 @@ impl View {
                 let salt = request.facts.cache_salt.as_deref().unwrap_or_default();
                 request.prompt.chains(seed(model.unwrap_or_default(), salt))
             });
+        let start = chains.as_ref().and_then(|chains| view.beginning(chains));
+        let mut pods = view.pods(pool, now);
         let found = view.look_up(store, chains.as_ref(), &mut pods);
-        let popular = HOME_SHARE / pods.len().max(1) as f64;
-        let start = chains
-            .as_ref()
-            .and_then(|chains| self.beginnings.beginning(chains, popular));
         let input = decision::Input {
             pool,
             snapshot: view.snapshot(),

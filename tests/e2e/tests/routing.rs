@@ -46,11 +46,13 @@ fn with_adapter(pinned: Pinned) -> Pinned {
     }
 }
 
-/// A pod twice as large as the others, named `large`.
+/// A pod twice as large as the others, named `large`. Without prefixes: the pinned load looks like that of other proxies,
+/// and where a prompt's home is depends on ports.
 async fn rig(name: &str) -> Result<Rig> {
     let mut pods = vec![pod("a", &["sql"]), pod("b", &["sql"]), pod("c", &[]), pod("large", &[])];
     pods[3].engine.num_gpu_blocks = 12_000;
-    Setup::new(name, pods).start().await
+    let pool = json!({"routing": {"prefix": {"enabled": false}}});
+    Setup::new(name, pods).pool(pool).start().await
 }
 
 #[tokio::test]

@@ -114,10 +114,11 @@ impl Fleet {
     }
 
     /// How far what other proxies sent is believed to be cached, 0 to 1: not at all where the engines
-    /// report no hits, in full from one in twenty tokens on, or where they do not say.
+    /// report no hits, in full from one in twenty tokens on. Where they do not say, the part of the own requests
+    /// that began like an earlier one stands in for it.
     #[must_use]
-    pub fn caches(&self) -> f64 {
-        self.hits.get().map_or(1.0, |part| (HITS_SCALE * part).min(1.0))
+    pub fn caches(&self, repeated: f64) -> f64 {
+        (HITS_SCALE * self.hits.get().unwrap_or(repeated)).min(1.0)
     }
 
     /// Prefills that one copy more of a prefix costs: where engines do not say what they find, no more than its own.

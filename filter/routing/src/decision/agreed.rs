@@ -58,7 +58,8 @@ impl Agreed {
                 .filter(|one| one.tier < Tier::Registered)
                 .map(|one| one.pod.row)
         };
-        let start = input.ask.start.filter(|_| fleet.caches() > 0.0);
+        let caches = fleet.caches(input.facts.repeated);
+        let start = input.ask.start.filter(|_| caches > 0.0);
         // To more pods the more popular it is.
         let homes = start.map_or(0.0, |start| (start.share * list.len() as f64 / HOME_SHARE).ceil());
         let seen = input.facts.elsewhere > 0.0;
@@ -68,7 +69,7 @@ impl Agreed {
             prefix: start.and_then(|start| Home::of(start.key, (homes as usize).max(1), warm())),
             adapter: name.filter(|_| seen).and_then(|name| Home::of(name.key(), 1, rows())),
             elsewhere,
-            shared: BELIEF * elsewhere * fleet.caches(),
+            shared: BELIEF * elsewhere * caches,
             since: Since::new(fleet, elsewhere, pods),
         }
     }

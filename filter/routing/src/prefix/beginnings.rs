@@ -20,6 +20,10 @@ const STEP_MIN: usize = 4;
 /// ... or by this part of it.
 const STEP_PART: usize = 8;
 
+/// Requests that are assumed to have repeated before any was seen. In a pool that caches, going elsewhere in the first
+/// seconds fills its caches twice; where nothing repeats, forty requests show it.
+const REPEATS_PRIOR: u32 = 2;
+
 /// How a prompt begins, as far as it matters where it lives.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Beginning {
@@ -34,6 +38,8 @@ pub struct Beginning {
 pub struct Beginnings {
     counts: Vec<(u64, u32)>,
     requests: u32,
+    /// Those that began like an earlier one.
+    repeated: u32,
 }
 
 impl Beginnings {
@@ -44,7 +50,9 @@ impl Beginnings {
         self.requests = self.requests.saturating_add(1);
         let (mut blocks, mut found) = (BLOCKS_MIN, None);
         while let Some(key) = blocks.checked_sub(1).and_then(|last| chain.get(last)) {
-            let share = f64::from(self.count(*key)) / f64::from(self.requests);
+            let before = self.count(*key);
+            self.repeated += u32::from(found.is_none() && before > 0);
+            let share = f64::from(before) / f64::from(self.requests);
             found = Some(Beginning { key: *key, share });
             if share <= part {
                 break;
@@ -53,12 +61,20 @@ impl Beginnings {
         }
         if self.requests >= PREFIX_BEGINNINGS_WINDOW {
             self.requests /= 2;
+            self.repeated /= 2;
             self.counts.retain_mut(|(_, count)| {
                 *count /= 2;
                 *count > 0
             });
         }
         found
+    }
+
+    /// The part, 0 to 1, of the requests that began like an earlier one. Until it is known, all are thought to.
+    #[must_use]
+    pub fn repeated(&self) -> f64 {
+        let part = |requests: u32| f64::from(requests.saturating_add(REPEATS_PRIOR));
+        part(self.repeated) / part(self.requests)
     }
 
     /// Counts a key; how often it was seen before.
@@ -137,6 +153,20 @@ mod tests {
         let found = beginnings.beginning(&same, 0.25).unwrap();
         // Seen 99 times before, and taken for a rare one the first time.
         assert_eq!((Some(found.key), found.share), (key(&same, 20), 0.98));
+    }
+
+    #[test]
+    fn prompts_are_thought_to_repeat_until_they_do_not() {
+        let mut beginnings = Beginnings::default();
+        assert_eq!(beginnings.repeated(), 1.0);
+        for who in 0..38 {
+            beginnings.beginning(&chains(who, 16, 0, 0), 0.25);
+        }
+        assert_eq!(beginnings.repeated(), 2.0 / 40.0);
+        for _ in 0..38 {
+            beginnings.beginning(&chains(7, 16, 0, 0), 0.25);
+        }
+        assert_eq!(beginnings.repeated(), 40.0 / 78.0);
     }
 
     #[test]

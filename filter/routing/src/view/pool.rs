@@ -10,9 +10,10 @@ use berth_shared_state::store::{SharedData, StoreError};
 use berth_shared_state::table;
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 
+use crate::cost::HOME_SHARE;
 use crate::decision::{PodFacts, PoolFacts};
 use crate::ledger::{LedgerView, PodFact};
-use crate::prefix::{Chains, Found, Written};
+use crate::prefix::{Beginning, Beginnings, Chains, Found, Written};
 use crate::view::prefix::PrefixView;
 use crate::view::seen::Seen;
 use crate::view::share::Share;
@@ -42,6 +43,7 @@ pub(super) struct PoolView {
     share: Share,
     sizes: Sizes,
     seen: Seen,
+    beginnings: Beginnings,
     snapshot: Option<Snapshot>,
     /// Ledger keys of the snapshot's pods, in their order.
     keys: Vec<PodKey>,
@@ -60,6 +62,7 @@ impl PoolView {
             share: Share::default(),
             sizes: Sizes::default(),
             seen: Seen::default(),
+            beginnings: Beginnings::default(),
             snapshot: None,
             keys: Vec::new(),
             head: Vec::new(),
@@ -131,6 +134,12 @@ impl PoolView {
         self.sizes.output().unwrap_or(configured)
     }
 
+    /// How a prompt begins, as far as it tells where it lives.
+    pub fn beginning(&mut self, chains: &Chains) -> Option<Beginning> {
+        let popular = HOME_SHARE / self.keys.len().max(1) as f64;
+        self.beginnings.beginning(chains, popular)
+    }
+
     /// What is known of each pod of the table.
     pub fn pods(&self, pool: &Pool, now: UnixMillis) -> Vec<PodFacts<'_>> {
         let Some(snapshot) = &self.snapshot else {
@@ -190,6 +199,7 @@ impl PoolView {
         PoolFacts {
             rate: self.ledger.ledger().pool_rate(),
             elsewhere: 1.0 - self.share.own(),
+            repeated: self.beginnings.repeated(),
         }
     }
 }

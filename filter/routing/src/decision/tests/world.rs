@@ -246,6 +246,7 @@ impl World {
             facts: PoolFacts {
                 rate: None,
                 elsewhere: self.elsewhere,
+                repeated: 0.0,
             },
             ask,
             subset: self.subset.as_deref(),
