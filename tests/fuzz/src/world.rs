@@ -133,6 +133,7 @@ impl World {
         let steering = Steering {
             subset: subset.map(str::to_owned),
             model: None,
+            pool: None,
             session: None,
         };
         self.decide_for(&facts, &steering, now)
