@@ -97,7 +97,7 @@ impl Index {
     }
 
     /// Pages that there may be.
-    #[must_use]
+    #[cfg(test)]
     pub const fn pages(&self) -> u64 {
         self.pages
     }
