@@ -181,19 +181,20 @@ impl Gateway {
     }
 
     fn count_elsewhere(&mut self, id: u32) {
-        let pool = self.view.pool_of(id.into());
-        if let Some(pool) = pool.and_then(|index| self.config.pools.get(index)) {
-            self.stats.count(&names::pool_stat(&pool.name, names::ELSEWHERE), 1);
+        let stat = self.pool(id).map(|pool| names::pool_stat(&pool.name, names::ELSEWHERE));
+        if let Some(stat) = stat {
+            self.stats.count(&stat, 1);
         }
     }
 
     /// Whether pods are asked to report their load in the answer to this request.
     pub fn wants_report(&self, id: u32) -> bool {
-        let pool = self
-            .view
-            .pool_of(id.into())
-            .and_then(|index| self.config.pools.get(index));
-        pool.is_some_and(|pool| pool.scrape.in_band)
+        self.pool(id).is_some_and(|pool| pool.scrape.in_band)
+    }
+
+    /// The pool that a request in flight was routed to.
+    fn pool(&self, id: u32) -> Option<&Pool> {
+        self.config.pools.get(self.view.pool_of(id.into())?)
     }
 
     /// A pod reported its load.
@@ -224,28 +225,25 @@ impl Gateway {
         self.poller.tick();
         self.view.tick(&HostStore, host::now());
         let (before, now) = (self.counted, self.view.counts());
-        self.stats.count(
-            "berth.tables_unreadable",
-            now.tables_unreadable.saturating_sub(before.tables_unreadable),
-        );
-        self.stats.count(
-            "berth.ledger.writes",
-            now.ledger_writes.saturating_sub(before.ledger_writes),
-        );
-        self.stats.count(
-            "berth.ledger.lost_races",
-            now.ledger_lost_races.saturating_sub(before.ledger_lost_races),
-        );
-        self.stats.count(
-            "berth.ledger.refusals",
-            now.ledger_refusals.saturating_sub(before.ledger_refusals),
-        );
-        self.stats.count(
-            "berth.prefix.writes",
-            now.prefix_writes.saturating_sub(before.prefix_writes),
-        );
-        self.stats
-            .count("berth.prefix.lost", now.prefix_lost.saturating_sub(before.prefix_lost));
+        let counted = [
+            (
+                "berth.tables_unreadable",
+                now.tables_unreadable,
+                before.tables_unreadable,
+            ),
+            ("berth.ledger.writes", now.ledger_writes, before.ledger_writes),
+            (
+                "berth.ledger.lost_races",
+                now.ledger_lost_races,
+                before.ledger_lost_races,
+            ),
+            ("berth.ledger.refusals", now.ledger_refusals, before.ledger_refusals),
+            ("berth.prefix.writes", now.prefix_writes, before.prefix_writes),
+            ("berth.prefix.lost", now.prefix_lost, before.prefix_lost),
+        ];
+        for (stat, now, before) in counted {
+            self.stats.count(stat, now.saturating_sub(before));
+        }
         self.counted = now;
     }
 

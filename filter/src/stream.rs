@@ -303,17 +303,22 @@ impl Stream {
             let _ = host::set_header(Map::Response, names::DECISION, explained.as_bytes());
         }
         let header = |name| host::header(Map::Response, name).unwrap_or_default();
-        if self.renamed.is_some() {
-            self.restore_from(&header("content-type"), &header("content-encoding"), end);
+        let sent = matches!(self.phase, Phase::Sent);
+        if !sent && self.renamed.is_none() {
+            return;
         }
-        if !matches!(self.phase, Phase::Sent) {
+        let kind = header("content-type");
+        if self.renamed.is_some() {
+            self.restore_from(&kind, &header("content-encoding"), end);
+        }
+        if !sent {
             return;
         }
         self.response.status = core::str::from_utf8(&header(":status"))
             .ok()
             .and_then(|s| s.parse().ok())
             .unwrap_or(0);
-        self.response.streams = header("content-type").starts_with(b"text/event-stream");
+        self.response.streams = kind.starts_with(b"text/event-stream");
         let pod = self.served(gateway);
         self.report(gateway, pod);
         if end {

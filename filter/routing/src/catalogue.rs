@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use berth_shared_state::config::{Config, Pool, nearest};
 use berth_shared_state::limits::{MODELS_LISTED_MAX, NEAR_NAMES_MAX};
 use berth_shared_state::snapshot::Snapshot;
-use berth_shared_state::table::NameId;
 use berth_shared_state::units::Tokens;
 use serde_json::{Map, Value, json};
 
@@ -79,29 +78,18 @@ impl Catalogue {
     fn listed(&mut self, table: &Snapshot) {
         let pages = table.pods().iter().filter(|row| is_ready(row));
         for page in pages.filter_map(|row| row.models.as_ref()) {
-            for base in &page.bases {
-                self.add(
-                    table.name(*base),
-                    Entry {
-                        parent: None,
-                        max_model_len: page.max_model_len,
-                    },
-                );
-            }
-            for (adapter, base) in &page.adapters {
-                let parent = base.map(|base| table.name(base).to_owned());
-                self.add(
-                    table.name(*adapter),
-                    Entry {
-                        parent,
-                        max_model_len: page.max_model_len,
-                    },
-                );
+            let bases = page.bases.iter().map(|base| (*base, None));
+            for (name, parent) in bases.chain(page.adapters.iter().copied()) {
+                let entry = Entry {
+                    parent: parent.map(|base| table.name(base).to_owned()),
+                    max_model_len: page.max_model_len,
+                };
+                self.add(table.name(name), entry);
             }
         }
     }
 
-    /// What was said of a name first stays, but for the shortest context.
+    /// A name is listed once: with the first parent that is told, and the shortest context.
     fn add(&mut self, name: &str, entry: Entry) {
         match self.entries.get_mut(name) {
             None => drop(self.entries.insert(name.to_owned(), entry)),
@@ -203,13 +191,8 @@ fn only_base<'a>(pool: &'a Pool, table: Option<&'a Snapshot>) -> Option<&'a str>
         _ => return None,
     }
     let table = table?;
-    let mut bases = table.pods().iter().filter_map(|row| row.models.as_ref());
-    let mut one: Option<NameId> = None;
-    let alone = bases.all(|page| {
-        page.bases.iter().all(|base| {
-            let first = *one.get_or_insert(*base);
-            first == *base
-        })
-    });
-    one.filter(|_| alone).map(|base| table.name(base))
+    let pages = table.pods().iter().filter_map(|row| row.models.as_ref());
+    let mut bases = pages.flat_map(|page| &page.bases);
+    let first = bases.next()?;
+    bases.all(|base| base == first).then(|| table.name(*first))
 }

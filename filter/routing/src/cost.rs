@@ -7,10 +7,10 @@
 //! |---|---|---|
 //! | `queue` | (own unanswered tokens + others' x mean uncached) / rate, others' = queued when it was read + sent since - what is done by now | work ahead |
 //! | `prefill` | u / rate, u = prompt tokens that are not in the pod's prefix cache | own work |
-//! | `away` | 10 x prefill x 0.9 x (part of the load that others send) x (how much engines cache), except at the home of such prompts | the prefix is computed once more, and kept twice |
+//! | `away` | 10 x (1 x where engines do not say what they find) prefill x 0.9 x (part of the load that others send) x (how much engines cache), except at the home of such prompts | the prefix is computed once more, and kept twice |
 //! | `harm` | u / rate x (waiting + 0.1 x running) + 2 x running | slower answers of others |
 //! | `memory` | 150 x k / (1 - k), k = (used + u + output) / capacity, and more beyond 1 | preemption |
-//! | `adapter` | 0 warm, 300 in host memory, else `cold_load`, x (1 - part of others) at its home, x (1 + 5 x part of others) elsewhere; + 3,000 x excess of slots | adapter load |
+//! | `adapter` | 0 warm, 300 in host memory, else `cold_load`: x (1 - 0.9 x part of others) at its home, unless the engine says what it holds; x (1 + 4.5 x part of others) elsewhere; + 3,000 x excess of slots | adapter load |
 //! | `overdue` | 0.3 x (age of the oldest unanswered - 2 x its prediction - 1,000) | a pod that hangs |
 //! | `failed` | 1,000,000 while the ledger avoids the pod | a pod that fails |
 //! | `stuck` | 300,000 | a queue with nothing running |
@@ -31,7 +31,7 @@
 
 use berth_shared_state::sample::Status;
 use berth_shared_state::snapshot::Freshness;
-use berth_shared_state::table::{ScrapeError, Trend};
+use berth_shared_state::table::{PodRow, ScrapeError, Trend};
 use berth_shared_state::units::{Tokens, UnixMillis};
 use serde::{Serialize, Serializer};
 
@@ -70,7 +70,7 @@ pub const NEVER_FITS: f64 = 60_000.0;
 pub const HOST_LOAD: f64 = 300.0;
 /// Milliseconds that a cold adapter takes, at most: 170 ms from a local disk on an H100 (tests/simulator),
 /// seconds from a network volume. Its price, `cold_load`, may be higher.
-pub const COLD_LOAD: f64 = 2_000.0;
+pub const COLD_LOAD_TAKES: f64 = 2_000.0;
 /// Adapters sent to a pod lately that are believed in its host memory.
 pub const HOST_ADAPTERS: usize = 16;
 /// Milliseconds per adapter that is ahead for a slot.
@@ -173,7 +173,7 @@ impl Terms {
     /// The expected time to first token: what physically lies ahead of it.
     #[must_use]
     pub fn first_token(&self) -> f64 {
-        self.queue + self.prefill + self.adapter.min(COLD_LOAD)
+        self.queue + self.prefill + self.adapter.min(COLD_LOAD_TAKES)
     }
 
     /// Name and value of each term, in the order in which they are shown.
@@ -287,12 +287,9 @@ impl Foreign {
     #[must_use]
     pub fn of(pod: &PodFacts<'_>) -> Self {
         let (load, own) = (&pod.row.load, &pod.own);
-        let own_before = own
-            .unanswered
-            .saturating_add(own.generating)
-            .saturating_sub(own.sent_since);
+        let own_before = own.in_flight_at_sample();
         let own_tokens_before = own.context_tokens.0.saturating_sub(own.sent_since_tokens.0);
-        let own_used = capacity(pod).map_or(0.0, |capacity| own_tokens_before as f64 / capacity);
+        let own_used = capacity(pod.row).map_or(0.0, |capacity| own_tokens_before as f64 / capacity);
         Self {
             queued: load
                 .waiting
@@ -311,9 +308,8 @@ fn part(gauge: Option<f32>) -> Option<f64> {
 }
 
 /// KV tokens of the pod, over all its engines.
-fn capacity(pod: &PodFacts<'_>) -> Option<f64> {
-    pod.row
-        .load
+pub fn capacity(row: &PodRow) -> Option<f64> {
+    row.load
         .kv_capacity
         .filter(|tokens| tokens.0 > 0)
         .map(|tokens| tokens.0 as f64)
@@ -353,7 +349,7 @@ pub fn terms(
     let rate = fleet.rate(pod, stage);
     let foreign = fleet.foreign(pod, stage);
     let prefill = need.uncached().0 as f64 / rate;
-    let own = pod.own.unanswered.saturating_add(pod.own.generating);
+    let own = pod.own.in_flight();
     let running = foreign.running.unwrap_or(0.0) + others.since + f64::from(own);
     let queued = foreign.queued.unwrap_or(0.0);
     let waiting = queued + f64::from(pod.own.unanswered);
@@ -391,7 +387,7 @@ fn read_since(pod: &PodFacts<'_>, stage: Stage, now: UnixMillis) -> f64 {
 /// fit one. Engines are taken as equally full: the page names the mean and the worst, while the
 /// pod's own balancer picks a better one.
 fn memory(pod: &PodFacts<'_>, used: Option<f64>, fleet: &Fleet, need: &Need) -> f64 {
-    let Some(capacity) = capacity(pod).or(fleet.mean_capacity()) else {
+    let Some(capacity) = capacity(pod.row).or(fleet.mean_capacity()) else {
         return used.map_or(0.0, barrier);
     };
     let engines = f64::from(pod.row.load.engines.max(1));
@@ -411,7 +407,7 @@ fn barrier(k: f64) -> f64 {
 /// KV tokens free in one engine of the pod, as the memory term sees it; negative when overbooked.
 #[must_use]
 pub fn free_tokens(pod: &PodFacts<'_>, stage: Stage, fleet: &Fleet) -> Option<i64> {
-    let capacity = capacity(pod).or(fleet.mean_capacity())?;
+    let capacity = capacity(pod.row).or(fleet.mean_capacity())?;
     let used = fleet.foreign(pod, stage).used.unwrap_or(0.0) * capacity;
     let free = capacity - used - pod.own.context_tokens.0 as f64;
     Some((free / f64::from(pod.row.load.engines.max(1))).round() as i64)

@@ -88,6 +88,14 @@ pub struct PodFacts<'a> {
     pub recent_adapters: &'a [(u64, UnixMillis)],
 }
 
+impl PodFacts<'_> {
+    /// The part of the prompt that is likely in the cache of the engine that gets it: each engine of a pod has one of its
+    /// own, and nobody knows which one was asked before.
+    fn cached_at_an_engine(&self) -> f64 {
+        self.cached / f64::from(self.row.load.engines.max(1))
+    }
+}
+
 /// What is known of the pool as a whole.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PoolFacts {

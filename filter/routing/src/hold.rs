@@ -108,7 +108,7 @@ impl Hold {
     }
 
     /// The host does not deliver bodies, as far as is known.
-    #[must_use]
+    #[cfg(test)]
     pub const fn is_missing(&self) -> bool {
         matches!(self.state, State::Missing { .. })
     }

@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 
 pub use asked::Asked;
 use memory::Memory;
-pub use memory::Outcome;
+pub use memory::{Outcome, put_first};
 pub use worker::{LedgerView, PodFact, Sent, Synced};
 
 /// What this proxy itself has at one pod. All of it is fact, not estimate, apart from the token counts.
@@ -156,12 +156,6 @@ impl Ledger {
         self.at(pod).own(sample_at)
     }
 
-    /// The pod's own learned prefill rate in tokens per millisecond; `None` = too little was seen.
-    #[must_use]
-    pub fn rate(&self, pod: PodKey) -> Option<f64> {
-        self.at(pod).rate()
-    }
-
     /// The pool's prefill rate in tokens per millisecond: the median of its pods' rates.
     #[must_use]
     pub fn pool_rate(&self) -> Option<f64> {
@@ -174,26 +168,6 @@ impl Ledger {
     #[must_use]
     pub const fn asked(&self) -> &Asked {
         &self.asked
-    }
-
-    /// KV tokens that all workers ever sent to the pod, cached ones not counted: the clock by which its
-    /// cache forgets.
-    #[must_use]
-    pub fn filled(&self, pod: PodKey) -> Tokens {
-        self.pod(pod).map_or(Tokens(0), |state| state.memory.filled)
-    }
-
-    /// Until when the pod should be avoided after failures; may lie in the past.
-    #[must_use]
-    pub fn avoided_until(&self, pod: PodKey) -> Option<UnixMillis> {
-        self.at(pod).avoided_until()
-    }
-
-    /// Adapters sent to this incarnation of the pod, as (xxh64 of the name, last sent), newest
-    /// first.
-    #[must_use]
-    pub fn recent_adapters(&self, pod: PodKey, incarnation: u32) -> &[(u64, UnixMillis)] {
-        self.at(pod).recent_adapters(incarnation)
     }
 
     /// At least this many requests of all living views were sent to a pod before `at` and are in
@@ -359,13 +333,20 @@ impl<'a> AtPod<'a> {
         own
     }
 
-    /// See [`Ledger::rate`].
+    /// The pod's own learned prefill rate in tokens per millisecond; `None` = too little was seen.
     #[must_use]
     pub fn rate(self) -> Option<f64> {
         self.0?.memory.rate()
     }
 
-    /// See [`Ledger::avoided_until`].
+    /// KV tokens that all workers ever sent to the pod, cached ones not counted: the clock by which its
+    /// cache forgets.
+    #[must_use]
+    pub fn filled(self) -> Tokens {
+        self.0.map_or(Tokens(0), |state| state.memory.filled)
+    }
+
+    /// Until when the pod should be avoided after failures; may lie in the past.
     #[must_use]
     pub fn avoided_until(self) -> Option<UnixMillis> {
         self.0?.memory.avoid_until
@@ -377,7 +358,8 @@ impl<'a> AtPod<'a> {
         self.0.map_or(&[], |state| &state.in_use)
     }
 
-    /// See [`Ledger::recent_adapters`].
+    /// Adapters sent to this incarnation of the pod, as (xxh64 of the name, last sent), newest
+    /// first.
     #[must_use]
     pub fn recent_adapters(self, incarnation: u32) -> &'a [(u64, UnixMillis)] {
         match self.0 {
@@ -388,6 +370,18 @@ impl<'a> AtPod<'a> {
 }
 
 impl OwnLoad {
+    /// Requests sent and not yet over.
+    #[must_use]
+    pub const fn in_flight(&self) -> u32 {
+        self.unanswered.saturating_add(self.generating)
+    }
+
+    /// Those of them that the sample's gauges can show.
+    #[must_use]
+    pub const fn in_flight_at_sample(&self) -> u32 {
+        self.in_flight().saturating_sub(self.sent_since)
+    }
+
     fn add(&mut self, record: &Record, sample_at: Option<UnixMillis>) {
         let since = sample_at.is_none_or(|at| record.sent_at >= at);
         let (in_flight, answered_at) = match record.phase {

@@ -8,7 +8,7 @@
 //!
 //! Reading never fails: a body that is not what its path promises gives facts marked `malformed`,
 //! and the engine tells the client what is wrong with it. Deliberately not here: rewriting a body
-//! (it goes on byte for byte), a tokenizer (too large for a proxy), and prefix hashes (they hang
+//! ([`crate::rewrite`]), a tokenizer (too large for a proxy), and prefix hashes (they hang
 //! in at [`PromptSink`]).
 
 mod body;
@@ -25,6 +25,7 @@ mod walk;
 mod tests;
 
 pub use body::BodyReader;
+pub(crate) use head::media_type;
 pub use head::{Head, HeadVerdict, ModelsQuestion, PassReason, asks_for_models, classify};
 
 use crate::limits::{
@@ -148,6 +149,14 @@ impl Facts {
     }
 }
 
+impl Facts {
+    /// Whether all of the prompt is in the request and was read, and the engine takes it from its start.
+    #[must_use]
+    pub const fn has_whole_prompt(&self) -> bool {
+        self.complete && !self.malformed && !self.prompt.hidden && self.prompt.at_most.is_none()
+    }
+}
+
 impl PromptSize {
     /// Tokens of the prompt: ASCII text by the rate given (see
     /// [`ASCII_BYTES_PER_TOKEN`]; a learned one scales other text with it), token arrays exactly,
@@ -201,10 +210,12 @@ pub trait PromptSink {
     fn next_prompt(&mut self) {}
 }
 
-/// A [`PromptSink`] for callers that need only the facts.
+/// A [`PromptSink`] for tests that look at the facts alone.
+#[cfg(test)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoPrompt;
 
+#[cfg(test)]
 impl PromptSink for NoPrompt {
     fn text(&mut self, _piece: &[u8]) {}
     fn token(&mut self, _token: u32) {}

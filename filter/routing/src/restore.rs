@@ -10,6 +10,7 @@
 
 use crate::limits::KEY_MAX_BYTES;
 use crate::request::json::{Events, Scanner};
+use crate::request::media_type;
 
 /// What an answer is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +25,7 @@ impl Format {
     /// By the content type; `None` = nothing is restored in it.
     #[must_use]
     pub fn of(content_type: &[u8]) -> Option<Self> {
-        let kind = content_type.split(|byte| *byte == b';').next()?.trim_ascii();
+        let kind = media_type(content_type);
         if kind.eq_ignore_ascii_case(b"application/json") {
             Some(Self::Json)
         } else if kind.eq_ignore_ascii_case(b"text/event-stream") {

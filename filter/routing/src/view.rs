@@ -126,12 +126,6 @@ impl View {
         }
     }
 
-    /// The config it was made for.
-    #[must_use]
-    pub const fn config(&self) -> &Rc<Config> {
-        &self.config
-    }
-
     /// What happened to shared data.
     #[must_use]
     pub const fn counts(&self) -> Counts {
@@ -183,14 +177,11 @@ impl View {
             Some(pool) => pool,
             None => self.choose_pool(store, model, now),
         };
-        // The ledger first: a new table is taken in beside what is in flight now.
-        if let Some(view) = self.pools.get_mut(index) {
-            self.counts.ledger(view.ledger.refresh(store, now));
-        }
         self.refresh_table(store, index, now);
         let (Some(pool), Some(view)) = (config.pools.get(index), self.pools.get_mut(index)) else {
             return nobody_decides();
         };
+        self.counts.ledger(view.ledger.refresh(store, now));
         let chains = view
             .prefix
             .as_ref()
@@ -326,7 +317,7 @@ impl View {
             return;
         }
         if let Some(prefix) = &view.prefix {
-            let filled = view.ledger.ledger().filled(serving.key()) + routed.takes;
+            let filled = view.ledger.ledger().at(serving.key()).filled() + routed.takes;
             let row = view.snapshot().and_then(|snapshot| snapshot.pod(serving));
             let to = row.map(|row| prefix::stamp(row, filled));
             prefix.take_back(store, &mut routed.written, to);

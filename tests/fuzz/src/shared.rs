@@ -163,7 +163,7 @@ fn check_ledger(ledger: &Ledger) {
     assert!(believable(ledger.pool_rate()));
     for pod in pods() {
         let key = pod.key();
-        assert!(believable(ledger.rate(key)));
+        assert!(believable(ledger.at(key).rate()));
         for sample_at in [None, Some(UnixMillis(0)), Some(NOW), Some(UnixMillis(u64::MAX))] {
             let own = ledger.own(key, sample_at);
             assert!(own.sent_since_tokens <= own.context_tokens, "{own:?}");
@@ -173,6 +173,6 @@ fn check_ledger(ledger: &Ledger) {
             );
             assert!(sample_at.is_some() || own.sent_since == own.unanswered.saturating_add(own.generating));
         }
-        let _ = (ledger.avoided_until(key), ledger.recent_adapters(key, 0));
+        let _ = (ledger.at(key).avoided_until(), ledger.at(key).recent_adapters(0));
     }
 }

@@ -1,5 +1,6 @@
 use super::*;
 use berth_shared_state::pod::PodAddress;
+use berth_shared_state::table::NameId;
 use berth_shared_state::table::{Models, PodRow, Readiness, Table};
 use berth_shared_state::units::UnixMillis;
 #[cfg(target_arch = "wasm32")]

@@ -73,8 +73,10 @@ impl Slots {
 
 /// Adapters of all views, each once.
 fn distinct(used: &[InUse]) -> f64 {
-    let first = |(at, one): &(usize, &InUse)| !used.iter().take(*at).any(|other| other.adapter == one.adapter);
-    used.iter().enumerate().filter(first).count() as f64
+    let mut keys: Vec<u64> = used.iter().map(|one| one.adapter).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys.len() as f64
 }
 
 /// Milliseconds until the adapter can run; `cold_load` is what it costs to load it from afar.

@@ -74,7 +74,7 @@ impl Fleet {
                 mean.add(value, weight);
             }
         }
-        if let Some(tokens) = capacity(pod) {
+        if let Some(tokens) = capacity(pod.row) {
             self.capacity.add(tokens, 1.0);
         }
         let rates = &pod.row.rates;
@@ -143,10 +143,11 @@ impl Fleet {
     /// Requests at a pod when it was read, and its rate in multiples of the pool's.
     pub(super) fn load_and_speed(&self, pod: &PodFacts<'_>, stage: Stage) -> (f64, f64) {
         let foreign = self.foreign(pod, stage);
-        let own = pod.own.unanswered.saturating_add(pod.own.generating);
         let load = foreign.queued.unwrap_or(0.0) + foreign.running.unwrap_or(0.0);
-        let own_before = f64::from(own.saturating_sub(pod.own.sent_since));
-        (load + own_before, self.rate(pod, stage) / self.rate)
+        (
+            load + f64::from(pod.own.in_flight_at_sample()),
+            self.rate(pod, stage) / self.rate,
+        )
     }
 
     /// A pod's foreign load as believed: its reading and the mean, by weight.

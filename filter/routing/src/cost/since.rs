@@ -40,12 +40,12 @@ impl Since {
         if sent <= 0.0 {
             return Self { level: None };
         }
+        let at_pods: Vec<(f64, f64)> = pods.map(|(pod, stage)| fleet.load_and_speed(pod, stage)).collect();
         let mut level = f64::INFINITY;
         for _ in 0..ROUNDS {
             let (mut loads, mut speeds) = (sent, 0.0);
-            for (pod, stage) in pods.clone() {
-                let (load, speed) = fleet.load_and_speed(pod, stage);
-                if load < level * speed {
+            for (load, speed) in &at_pods {
+                if *load < level * speed {
                     loads += load;
                     speeds += speed;
                 }
@@ -62,7 +62,8 @@ impl Since {
     /// Requests that others sent to a pod.
     #[must_use]
     pub fn at(self, fleet: &Fleet, pod: &PodFacts<'_>, stage: Stage) -> f64 {
+        let Some(level) = self.level else { return 0.0 };
         let (load, speed) = fleet.load_and_speed(pod, stage);
-        self.level.map_or(0.0, |level| (level * speed - load).max(0.0))
+        (level * speed - load).max(0.0)
     }
 }

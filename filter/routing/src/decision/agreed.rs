@@ -81,10 +81,8 @@ impl Agreed {
 
     /// The part of a prompt, 0 to 1, that is likely cached at a candidate.
     pub fn cached(&self, one: &Candidate<'_>) -> f64 {
-        // Each engine of a pod has a cache of its own, and nobody knows which one was asked.
-        let sent = one.pod.cached / f64::from(one.pod.row.load.engines.max(1));
         let by_others = if one.is_home { self.shared } else { 0.0 };
-        sent.max(by_others)
+        one.pod.cached_at_an_engine().max(by_others)
     }
 
     /// What it costs, in units of a cold load, to load the adapter at a pod that nobody saw it at.

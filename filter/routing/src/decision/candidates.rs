@@ -59,8 +59,9 @@ pub struct Candidate<'a> {
 impl Candidate<'_> {
     /// Prompt tokens that it was sent before, and not only believed to have.
     fn known_cached(&self) -> Tokens {
-        let part = self.pod.cached / f64::from(self.pod.row.load.engines.max(1));
-        self.need.cached.min(Tokens((self.need.prompt.0 as f64 * part) as u64))
+        self.need.cached.min(Tokens(
+            (self.need.prompt.0 as f64 * self.pod.cached_at_an_engine()) as u64,
+        ))
     }
 }
 

@@ -16,7 +16,7 @@ use super::candidates::Candidate;
 const NEAR_MILLIS: f64 = 5.0;
 /// Costs are equal, too, within this part of the lower one's blurred terms: a gauge that is a second
 /// old is not exact to a twentieth. Prefill and adapter load are the same fact on all pods and
-/// must not widen the band, or a cold load of 20 s would hide a second of queue.
+/// must not widen the band, or a cold load would hide a second of queue.
 const NEAR_PART: f64 = 0.05;
 /// One request in so many goes to a pod with frozen gauges and nothing of ours in flight. Gauges are
 /// set after an engine step, so after a mass cancellation only a request can move them (vLLM

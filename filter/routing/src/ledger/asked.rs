@@ -25,8 +25,7 @@ impl Asked {
     #[must_use]
     pub fn of(facts: &Facts) -> Option<Self> {
         let prompt = &facts.prompt;
-        let whole = facts.complete && !facts.malformed && !prompt.hidden && prompt.at_most.is_none();
-        let counted = whole && prompt.media_parts == 0 && facts.api != Some(Api::Tokenize);
+        let counted = facts.has_whole_prompt() && prompt.media_parts == 0 && facts.api != Some(Api::Tokenize);
         let choices = f64::from(facts.choices.max(1));
         counted.then(|| Self {
             requests: f64::from(facts.prompts.max(1)) * choices,

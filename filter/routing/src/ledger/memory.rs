@@ -93,6 +93,13 @@ pub(super) struct Ending {
     pub outcome: Outcome,
 }
 
+/// Notes when an adapter was last met, newest first; the oldest are forgotten.
+pub fn put_first(adapters: &mut Vec<(u64, UnixMillis)>, adapter: u64, at: UnixMillis) {
+    adapters.retain(|(known, _)| *known != adapter);
+    adapters.insert(0, (adapter, at));
+    adapters.truncate(ADAPTERS_REMEMBERED);
+}
+
 /// Memory of one pod.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Memory {
@@ -150,9 +157,7 @@ impl Memory {
 
     /// An adapter was sent to the pod.
     pub fn sent_adapter(&mut self, adapter: u64, at: UnixMillis) {
-        self.adapters.retain(|(known, _)| *known != adapter);
-        self.adapters.insert(0, (adapter, at));
-        self.adapters.truncate(ADAPTERS_REMEMBERED);
+        put_first(&mut self.adapters, adapter, at);
     }
 
     /// The pod answered that it does not have the adapter.

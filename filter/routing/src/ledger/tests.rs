@@ -224,7 +224,10 @@ fn sums_do_not_push_endings_out_while_writes_fail() {
     view.tick(&healed, at(1002));
     view.sent(&healed, &whole(1_000, A), at(1002));
     let ledger = ledger_in(&healed);
-    assert!(ledger.avoided_until(A).is_some(), "the first failure is remembered");
+    assert!(
+        ledger.at(A).avoided_until().is_some(),
+        "the first failure is remembered"
+    );
     assert_eq!(ledger.asked().requests.to_bits(), 998.0_f64.to_bits());
 }
 
@@ -260,7 +263,7 @@ fn a_request_without_stream_is_released_at_its_prediction_and_teaches_nothing() 
     for id in 0..4 {
         view.ended(&store, id, Outcome::Success, at(9000));
     }
-    assert_eq!(ledger_in(&store).rate(A), None);
+    assert_eq!(ledger_in(&store).at(A).rate(), None);
     assert_eq!(ledger_in(&store).own(A, None), OwnLoad::default());
 }
 
@@ -275,7 +278,7 @@ fn the_work_ahead_of_a_request_counts_as_its_own_when_it_teaches() {
     for id in 1..=3 {
         view.first_token(&store, id, false, true, at(1000 + 100 * id));
     }
-    assert_eq!(ledger_in(&store).rate(A), Some(10.0));
+    assert_eq!(ledger_in(&store).at(A).rate(), Some(10.0));
 }
 
 #[test]
@@ -290,7 +293,7 @@ fn only_a_stream_answered_with_2xx_by_its_first_pod_teaches() {
         view.first_token(&store, id, false, id % 2 == 0, at(1100));
     }
     let ledger = ledger_in(&store);
-    assert_eq!((ledger.rate(A), ledger.rate(B)), (None, None));
+    assert_eq!((ledger.at(A).rate(), ledger.at(B).rate()), (None, None));
 }
 
 #[test]
@@ -302,11 +305,11 @@ fn a_retry_moves_the_request_and_charges_the_pods_that_failed() {
     let ledger = ledger_in(&store);
     assert_eq!((ledger.own(A, None).unanswered, ledger.own(B, None).unanswered), (0, 1));
     assert_eq!(
-        (ledger.avoided_until(A), ledger.avoided_until(B)),
+        (ledger.at(A).avoided_until(), ledger.at(B).avoided_until()),
         (Some(at(4050)), None)
     );
     view.ended(&store, 1, Outcome::Success, at(2000));
-    assert_eq!(ledger_in(&store).avoided_until(A), Some(at(4050)));
+    assert_eq!(ledger_in(&store).at(A).avoided_until(), Some(at(4050)));
 }
 
 #[test]
@@ -316,10 +319,10 @@ fn requests_of_two_workers_are_a_pair_whatever_their_numbers() {
     let (mut one, mut two) = (LedgerView::new("p", 1), LedgerView::new("p", 2));
     two.sent(&store, &whole(2, A), at(1000));
     two.ended(&store, 2, Outcome::ServerError, at(1001));
-    assert_eq!(ledger_in(&store).avoided_until(A), None);
+    assert_eq!(ledger_in(&store).at(A).avoided_until(), None);
     one.sent(&store, &whole(3, A), at(1010));
     one.ended(&store, 3, Outcome::ServerError, at(1011));
-    assert_eq!(ledger_in(&store).avoided_until(A), Some(at(4011)));
+    assert_eq!(ledger_in(&store).at(A).avoided_until(), Some(at(4011)));
 }
 
 #[test]
@@ -337,11 +340,11 @@ fn workers_see_each_other_and_learn_together() {
     );
     assert_eq!(one.refresh(&store, at(1010)), Synced::Idle);
     assert_eq!(one.ledger().own(A, None).unanswered, 2);
-    assert_eq!(one.ledger().recent_adapters(A, 0), [(77, at(1000))]);
+    assert_eq!(one.ledger().at(A).recent_adapters(0), [(77, at(1000))]);
     two.ended(&store, 1, Outcome::Overloaded, at(1020));
     one.refresh(&store, at(1030));
     assert_eq!(one.ledger().own(A, None).unanswered, 1);
-    assert_eq!(one.ledger().avoided_until(A), Some(at(4020)));
+    assert_eq!(one.ledger().at(A).avoided_until(), Some(at(4020)));
 }
 
 #[test]
@@ -514,8 +517,8 @@ fn a_pod_that_answers_not_found_is_not_thought_to_have_the_adapter() {
     }
     view.ended(&store, 1, Outcome::NotFound, at(1010));
     view.ended(&store, 2, Outcome::Success, at(1010));
-    assert_eq!(view.ledger().recent_adapters(A, 0), [(8, at(1000))]);
-    assert_eq!(view.ledger().avoided_until(A), None, "it is no failure of the pod");
+    assert_eq!(view.ledger().at(A).recent_adapters(0), [(8, at(1000))]);
+    assert_eq!(view.ledger().at(A).avoided_until(), None, "it is no failure of the pod");
 }
 
 #[test]
@@ -531,8 +534,8 @@ fn a_restart_empties_the_adapters_that_were_sent() {
         },
         at(1000),
     );
-    assert_eq!(view.ledger().recent_adapters(A, 0).len(), 1);
-    assert_eq!(view.ledger().recent_adapters(A, 1), []);
+    assert_eq!(view.ledger().at(A).recent_adapters(0).len(), 1);
+    assert_eq!(view.ledger().at(A).recent_adapters(1), []);
     view.facts([PodFact {
         incarnation: 1,
         ..fact(A)
@@ -545,7 +548,7 @@ fn a_restart_empties_the_adapters_that_were_sent() {
         },
         at(1100),
     );
-    assert_eq!(ledger_in(&store).recent_adapters(A, 1), [(8, at(1100))]);
+    assert_eq!(ledger_in(&store).at(A).recent_adapters(1), [(8, at(1100))]);
 }
 
 #[test]
@@ -566,7 +569,7 @@ fn a_pod_that_left_the_table_is_forgotten_when_its_requests_and_five_minutes_are
     for (now, known) in [(300_010, 1), (300_011 + 1000, 0)] {
         view.sent(&store, &stream(2, B), at(now));
         view.ended(&store, 2, Outcome::Success, at(now));
-        assert_eq!(ledger_in(&store).recent_adapters(A, 0).len(), known, "at {now}");
+        assert_eq!(ledger_in(&store).at(A).recent_adapters(0).len(), known, "at {now}");
     }
     assert_eq!(ledger_in(&store).pods.len(), 1);
 }
@@ -584,10 +587,10 @@ fn adapters_of_all_pods_together_are_bounded() {
         }
     }
     ledger.keep_house(at(0), |_| Some(0));
-    assert_eq!(ledger.recent_adapters(A, 0).len(), 16);
+    assert_eq!(ledger.at(A).recent_adapters(0).len(), 16);
     ledger.pods.pop();
     ledger.keep_house(at(0), |_| Some(0));
-    assert_eq!(ledger.recent_adapters(A, 0).len(), 16);
+    assert_eq!(ledger.at(A).recent_adapters(0).len(), 16);
 }
 
 #[track_caller]
@@ -600,7 +603,7 @@ fn check_rates(milliseconds: &[u64], pool: Option<f64>) {
             view.first_token(&store, id, false, true, at(1000 + took));
             view.ended(&store, id, Outcome::Success, at(1000 + took));
         }
-        assert_eq!(view.ledger().rate(PodKey(pod)), Some(1000.0 / *took as f64));
+        assert_eq!(view.ledger().at(PodKey(pod)).rate(), Some(1000.0 / *took as f64));
     }
     assert_eq!(view.ledger().pool_rate(), pool);
 }
@@ -677,11 +680,11 @@ fn a_lost_race_or_a_refusing_host_costs_only_freshness() {
             expected
         );
         assert_eq!(view.ledger().own(A, None).unanswered, 1);
-        assert_eq!(view.ledger().recent_adapters(A, 0).len(), 1);
+        assert_eq!(view.ledger().at(A).recent_adapters(0).len(), 1);
         view.sent(&store, &stream(2, A), at(1100));
         let ledger = ledger_in(&store.inner);
         assert_eq!(ledger.own(A, None).unanswered, 2);
-        assert_eq!(ledger.recent_adapters(A, 0), [(7, at(1000))]);
+        assert_eq!(ledger.at(A).recent_adapters(0), [(7, at(1000))]);
     }
 }
 
@@ -698,7 +701,7 @@ fn a_store_that_always_refuses_leaves_the_worker_with_its_own_truth() {
         assert_eq!(view.ledger().own(A, None).context_tokens, Tokens(0));
     }
     // 1000 tokens in 5 ms.
-    assert_eq!(view.ledger().rate(A), Some(200.0));
+    assert_eq!(view.ledger().at(A).rate(), Some(200.0));
 }
 
 #[test]
@@ -758,7 +761,7 @@ fn what_the_workers_learned_survives_an_evicted_value() {
     );
     store.set(&ledger_key("p"), b"", None).unwrap();
     view.ended(&store, 1, Outcome::Success, at(1100));
-    assert_eq!(ledger_in(&store).recent_adapters(A, 0).len(), 1);
+    assert_eq!(ledger_in(&store).at(A).recent_adapters(0).len(), 1);
 }
 
 #[test]

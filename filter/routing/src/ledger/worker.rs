@@ -483,16 +483,13 @@ fn number(nonce: u64, id: u64) -> u64 {
 
 impl Ledger {
     fn learn(&mut self, lesson: &Lesson, now: UnixMillis) {
-        let (Lesson::Sent { pod, .. }
-        | Lesson::Adapter { pod, .. }
-        | Lesson::NoAdapter { pod, .. }
-        | Lesson::Rate { pod, .. }
-        | Lesson::End { pod, .. }) = *lesson
-        else {
-            if let Lesson::Asked(one) = *lesson {
-                self.asked.add(one);
-            }
-            return;
+        let pod = match *lesson {
+            Lesson::Asked(one) => return self.asked.add(one),
+            Lesson::Sent { pod, .. }
+            | Lesson::Adapter { pod, .. }
+            | Lesson::NoAdapter { pod, .. }
+            | Lesson::Rate { pod, .. }
+            | Lesson::End { pod, .. } => pod,
         };
         let Some(state) = self.pod_mut(pod, now) else {
             return;

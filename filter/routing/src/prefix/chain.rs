@@ -226,12 +226,8 @@ impl Blocks {
         for prompt in &self.prompts {
             let mut before = seed;
             for id in ids.by_ref().take(prompt.end.saturating_sub(hashes.len())) {
-                let mut both = [0; 16];
-                let bytes = id.to_le_bytes().into_iter().chain(before.to_le_bytes());
-                for (to, from) in both.iter_mut().zip(bytes) {
-                    *to = from;
-                }
-                before = xxh64(&both, 0);
+                let both = u128::from(before) << 64 | u128::from(*id);
+                before = xxh64(&both.to_le_bytes(), 0);
                 hashes.push(before);
             }
         }

@@ -97,7 +97,7 @@ impl Index {
     }
 
     /// Pages that there may be.
-    #[must_use]
+    #[cfg(test)]
     pub const fn pages(&self) -> u64 {
         self.pages
     }
@@ -129,14 +129,14 @@ impl Index {
                 span.read(store, &self.key(span.page));
                 search(&span.value, span.check, &span.path, |holder, blocks| {
                     if let Some(pod) = living(holder.tag).filter(|pod| pod.holds(holder)) {
-                        deepest(&mut best, pod.pod, before + u32::from(blocks));
+                        merge(&mut best, pod.pod, before + u32::from(blocks), u32::max);
                     }
                 });
                 before += now.len() as u32;
                 found.spans.push(span);
             }
             for (pod, blocks) in best {
-                add(&mut found.blocks, pod, blocks);
+                merge(&mut found.blocks, pod, blocks, u32::saturating_add);
             }
         }
         found
@@ -173,7 +173,7 @@ impl Index {
             let result = span.change(store, &self.key(span.page), |value, span| {
                 let mut page = Page::open(value, lives);
                 page.insert(span.check, &span.path, holder);
-                page.seal()
+                Some(page.seal())
             });
             match result {
                 Ok(()) => {
@@ -206,8 +206,8 @@ impl Index {
             // Losing here leaves a hope that the next look-up of that pod disappoints.
             let _ = span.change(store, &key, |value, span| {
                 let mut page = Page::open(value, |_| true);
-                page.move_holder(span.check, holder((tag, clock)), to.map(holder));
-                page.seal()
+                let moved = page.move_holder(span.check, holder((tag, clock)), to.map(holder));
+                moved.then(|| page.seal())
             });
         }
     }
@@ -230,38 +230,36 @@ impl Span {
         fresh
     }
 
+    /// Writes what `change` makes of the page; `None` = it stays.
     fn change(
         &mut self,
         store: &dyn SharedData,
         key: &str,
-        change: impl Fn(&[u8], &Self) -> Vec<u8>,
+        change: impl Fn(&[u8], &Self) -> Option<Vec<u8>>,
     ) -> Result<(), StoreError> {
-        let mut lost = StoreError::CasMismatch;
-        for _ in 0..PREFIX_TRIES {
-            let value = change(&self.value, self);
-            match store.set(key, &value, self.cas) {
-                Ok(()) => return Ok(()),
-                Err(error) => lost = error,
+        for _ in 1..PREFIX_TRIES {
+            match self.try_change(store, key, &change) {
+                Err(StoreError::CasMismatch) => self.read(store, key),
+                done => return done,
             }
-            if lost != StoreError::CasMismatch {
-                break;
-            }
-            self.read(store, key);
         }
-        Err(lost)
+        self.try_change(store, key, &change)
+    }
+
+    fn try_change(
+        &self,
+        store: &dyn SharedData,
+        key: &str,
+        change: impl Fn(&[u8], &Self) -> Option<Vec<u8>>,
+    ) -> Result<(), StoreError> {
+        change(&self.value, self).map_or(Ok(()), |value| store.set(key, &value, self.cas))
     }
 }
 
-fn deepest(best: &mut Vec<(usize, u32)>, pod: usize, blocks: u32) {
-    match best.iter_mut().find(|(known, _)| *known == pod) {
-        Some((_, deepest)) => *deepest = blocks.max(*deepest),
-        None => best.push((pod, blocks)),
-    }
-}
-
-fn add(all: &mut Vec<(usize, u32)>, pod: usize, blocks: u32) {
+/// Joins a pod's blocks with those that it is known to have.
+fn merge(all: &mut Vec<(usize, u32)>, pod: usize, blocks: u32, with: fn(u32, u32) -> u32) {
     match all.iter_mut().find(|(known, _)| *known == pod) {
-        Some((_, sum)) => *sum = sum.saturating_add(blocks),
+        Some((_, known)) => *known = with(*known, blocks),
         None => all.push((pod, blocks)),
     }
 }

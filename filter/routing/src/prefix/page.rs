@@ -85,13 +85,18 @@ impl<'a> Raw<'a> {
     }
 }
 
+/// The runs of a sealed page. What is larger than any page is none: work on it would have no bound.
+fn payload(sealed: &[u8]) -> &[u8] {
+    if sealed.len() > PREFIX_PAGE_MAX_BYTES {
+        return &[];
+    }
+    sealed::open_bytes(Kind::Prefix, sealed).unwrap_or_default()
+}
+
 /// Calls `found` with the holders of what `path` has in common with each run of that check, and
 /// how many blocks that is.
 pub(super) fn search(sealed: &[u8], check: u32, path: &[u8], mut found: impl FnMut(Holder, u16)) {
-    let Ok(payload) = sealed::open_bytes(Kind::Prefix, sealed) else {
-        return;
-    };
-    for run in Raw::all(payload).filter(|run| run.check == check) {
+    for run in Raw::all(payload(sealed)).filter(|run| run.check == check) {
         let shared = common(run.path, path);
         for holder in run.holders() {
             let blocks = usize::from(holder.blocks).min(shared);
@@ -132,13 +137,12 @@ pub(super) struct Page {
 impl Page {
     /// Of what cannot be opened: none. `lives` says whether a holder still counts.
     pub fn open(sealed: &[u8], lives: impl Fn(&Holder) -> bool) -> Self {
-        let payload = sealed::open_bytes(Kind::Prefix, sealed).unwrap_or_default();
         let run = |raw: Raw<'_>| Run {
             check: raw.check,
             path: raw.path.to_vec(),
             holders: raw.holders().filter(&lives).collect(),
         };
-        let runs = Raw::all(payload).map(run).filter(|run| !run.holders.is_empty());
+        let runs = Raw::all(payload(sealed)).map(run).filter(|run| !run.holders.is_empty());
         Self { runs: runs.collect() }
     }
 
@@ -160,19 +164,22 @@ impl Page {
         self.runs.insert(0, run);
     }
 
-    /// Gives what `from` holds since that very clock to another tag, or to nobody.
-    pub fn move_holder(&mut self, check: u32, from: Holder, to: Option<Holder>) {
+    /// Gives what `from` holds since that very clock to another tag, or to nobody. False: it holds nothing.
+    pub fn move_holder(&mut self, check: u32, from: Holder, to: Option<Holder>) -> bool {
+        let mut moved = false;
         let same = |holder: &Holder| holder.tag == from.tag && holder.clock == from.clock;
         for run in self.runs.iter_mut().filter(|run| run.check == check) {
             let Some(at) = run.holders.iter().position(same) else {
                 continue;
             };
             let blocks = run.holders.remove(at).blocks;
+            moved = true;
             if let Some(to) = to {
                 run.hold(Holder { blocks, ..to });
             }
         }
         self.runs.retain(|run| !run.holders.is_empty());
+        moved
     }
 
     /// The bytes, with the oldest runs left out until they fit. Whoever has the most loses first: one pod's

@@ -77,7 +77,7 @@ impl Run {
     fn rate(&self) -> Option<f64> {
         let address = |text: &str| text.parse::<PodAddress>().unwrap().key();
         let ledger = self.ledger("llama");
-        ledger.rate(address(P0)).or(ledger.rate(address(P1)))
+        ledger.at(address(P0)).rate().or(ledger.at(address(P1)).rate())
     }
 
     fn in_flight(&self) -> u64 {

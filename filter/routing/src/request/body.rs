@@ -111,7 +111,8 @@ impl BodyReader {
     pub fn facts(&self) -> Facts {
         let mut facts = self.so_far();
         let unread = self.declared.unwrap_or(0).saturating_sub(self.read);
-        let scaled = |bytes: u64| bytes + (bytes as f64 * (unread as f64 / self.read.max(1) as f64)) as u64;
+        let scaled =
+            |bytes: u64| bytes.saturating_add((bytes as f64 * (unread as f64 / self.read.max(1) as f64)) as u64);
         facts.prompt.ascii_bytes = scaled(facts.prompt.ascii_bytes);
         facts.prompt.other_bytes = scaled(facts.prompt.other_bytes);
         facts

@@ -44,7 +44,7 @@ pub enum PassReason {
     CompressedBody,
     /// Neither JSON nor, for audio, multipart with a usable boundary.
     ContentType,
-    /// Over the hold bound, and nothing but the body could tell the model.
+    /// Over the hold bound, and nothing but the body could tell the model; or a later filter would have to hold it.
     BodyTooLarge,
 }
 
@@ -217,13 +217,17 @@ fn route_of(path: &[u8]) -> Option<&'static Route> {
     ROUTES.iter().find(|route| path.ends_with(route.suffix.as_bytes()))
 }
 
-fn reader_for(api: Api, content_type: &[u8]) -> Option<BodyReader> {
-    let media_type = content_type
-        .split(|byte| *byte == b';')
-        .next()
+/// A content type without its parameters.
+pub fn media_type(content_type: &[u8]) -> &[u8] {
+    let end = content_type.iter().position(|byte| *byte == b';');
+    content_type
+        .get(..end.unwrap_or(content_type.len()))
         .unwrap_or_default()
         .trim_ascii()
-        .to_ascii_lowercase();
+}
+
+fn reader_for(api: Api, content_type: &[u8]) -> Option<BodyReader> {
+    let media_type = media_type(content_type).to_ascii_lowercase();
     if media_type.is_empty() || media_type == b"application/json" || media_type.ends_with(b"+json") {
         return Some(BodyReader::json(api));
     }

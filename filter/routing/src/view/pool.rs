@@ -82,12 +82,12 @@ impl PoolView {
             return Ok(false);
         }
         self.read_at = Some(now);
-        let read = self.read(store);
+        let read = self.read(store, now);
         self.error = read.err();
         read
     }
 
-    fn read(&mut self, store: &dyn SharedData) -> Result<bool, TableError> {
+    fn read(&mut self, store: &dyn SharedData, now: UnixMillis) -> Result<bool, TableError> {
         let stored = store.get(&self.table_key).map_err(TableError::Refused)?;
         let value = stored
             .map(|stored| stored.value)
@@ -101,6 +101,8 @@ impl PoolView {
         let table = table::decode(&value).map_err(TableError::Unreadable)?;
         self.head = head.to_vec();
         self.keys = table.pods.iter().map(|row| row.address.key()).collect();
+        // What is in flight now, beside what the table shows. Where the ledger cannot be read, the copy serves.
+        let _ = self.ledger.refresh(store, now);
         let counted_at = table.discovery.at;
         self.ledger
             .facts(table.pods.iter().zip(&self.keys).map(|(row, key)| PodFact {
@@ -152,7 +154,7 @@ impl PoolView {
                 row,
                 freshness: snapshot.freshness(row, pool, now),
                 own: known.own(row.gauges_at()),
-                filled: ledger.filled(*key),
+                filled: known.filled(),
                 cached: 0.0,
                 rate: known.rate(),
                 // Further ahead than any avoidance lasts: from before the clock stepped back.

@@ -6,6 +6,7 @@ use berth_shared_state::store::SharedData;
 use berth_shared_state::table::PodRow;
 use berth_shared_state::units::Tokens;
 
+use crate::cost;
 use crate::decision::PodFacts;
 use crate::limits::{KEPT_MAX_BYTES, PREFIX_BLOCK_TOKENS, PREFIX_CAPACITY_UNKNOWN};
 use crate::prefix::{Chains, Found, Index, Living, Written, tag};
@@ -45,9 +46,9 @@ impl PrefixView {
         let (mut known, mut capacity) = (0.0, 0.0);
         for (place, (row, key)) in pods.enumerate() {
             self.tags.push((tag(*key, row.incarnation), place));
-            if let Some(tokens) = row.load.kv_capacity.filter(|tokens| tokens.0 > 0) {
+            if let Some(tokens) = cost::capacity(row) {
                 known += 1.0;
-                capacity += tokens.0 as f64;
+                capacity += tokens;
             }
         }
         self.tags.sort_unstable();
@@ -83,8 +84,7 @@ impl PrefixView {
         let at = self.tags.binary_search_by_key(&tag, |(tag, _)| *tag).ok()?;
         let (_, place) = *self.tags.get(at)?;
         let pod = pods.get(place)?;
-        let known = pod.row.load.kv_capacity.filter(|tokens| tokens.0 > 0);
-        let capacity = known.map_or(self.unknown_capacity, |tokens| tokens.0 as f64);
+        let capacity = cost::capacity(pod.row).unwrap_or(self.unknown_capacity);
         Some(Living {
             pod: place,
             clock: blocks(pod.filled),
@@ -109,7 +109,7 @@ pub(super) fn is_cached(facts: &Facts) -> bool {
     let generates = facts.api.is_some_and(Api::generates);
     let salt = facts.cache_salt.as_ref().map_or(0, String::len);
     // A salt that was not read, or not in full, must not join what it separates.
-    generates && facts.complete && salt < KEPT_MAX_BYTES && !facts.prompt.hidden && facts.prompt.at_most.is_none()
+    generates && salt < KEPT_MAX_BYTES && facts.has_whole_prompt()
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use berth_shared_state::units::UnixMillis;
 use hashbrown::HashMap;
 
 use crate::decision::adapter_key;
+use crate::ledger::put_first;
 
 /// Adapters of one incarnation of a pod, newest first.
 #[derive(Clone, Debug, Default)]
@@ -38,7 +39,7 @@ impl Seen {
             }
             if let (Some(active), Some(at)) = (&row.activity, row.scraped_at) {
                 for id in active.running.iter().take(ADAPTERS_REMEMBERED) {
-                    at_pod.saw(adapter_key(snapshot.name(*id)), at);
+                    put_first(&mut at_pod.adapters, adapter_key(snapshot.name(*id)), at);
                 }
             }
             if !at_pod.adapters.is_empty() {
@@ -50,14 +51,6 @@ impl Seen {
     /// At a pod: [`adapter_key`] and when it was last seen in flight, newest first.
     pub fn at(&self, pod: PodKey) -> &[(u64, UnixMillis)] {
         self.pods.get(&pod).map_or(&[], |at_pod| &at_pod.adapters)
-    }
-}
-
-impl AtPod {
-    fn saw(&mut self, adapter: u64, at: UnixMillis) {
-        self.adapters.retain(|(known, _)| *known != adapter);
-        self.adapters.insert(0, (adapter, at));
-        self.adapters.truncate(ADAPTERS_REMEMBERED);
     }
 }
 
@@ -117,7 +110,7 @@ mod tests {
     fn they_are_bounded() {
         let mut at_pod = AtPod::default();
         for adapter in 0..=ADAPTERS_REMEMBERED as u64 {
-            at_pod.saw(adapter, UnixMillis(adapter));
+            put_first(&mut at_pod.adapters, adapter, UnixMillis(adapter));
         }
         assert_eq!(at_pod.adapters.len(), ADAPTERS_REMEMBERED);
         assert_eq!(at_pod.adapters.last(), Some(&(1, UnixMillis(1))));

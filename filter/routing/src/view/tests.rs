@@ -133,7 +133,7 @@ fn booked(store: &dyn SharedData, pod: PodAddress) -> (u32, u32) {
 
 fn avoided(store: &dyn SharedData, pod: PodAddress) -> bool {
     let value = store.get(&ledger_key("a")).unwrap().unwrap().value;
-    Ledger::decode(&value).unwrap().avoided_until(pod.key()).is_some()
+    Ledger::decode(&value).unwrap().at(pod.key()).avoided_until().is_some()
 }
 
 /// Istio keeps the values of all plugins in one space.

@@ -1,5 +1,9 @@
 //! Who is remembered to hold what, and until when.
 
+use std::collections::BTreeSet;
+
+use berth_shared_state::sealed::{self, Kind};
+
 use super::*;
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -152,6 +156,7 @@ fn pools_share_the_bound_of_the_process() {
 #[test]
 fn spans_of_one_prompt_that_meet_in_a_page_do_not_overwrite_each_other() {
     // 16 pages, and 6 spans of each of many prompts: some meet.
+    let mut met = 0;
     for start in 0..20 {
         let long: Vec<u32> = (start..start + 2_016).collect();
         let mut world = World::new(1, 10_000);
@@ -160,5 +165,46 @@ fn spans_of_one_prompt_that_meet_in_a_page_do_not_overwrite_each_other() {
         for blocks in [1, 33, 97, 225, 481, 993] {
             assert_eq!(world.held(&path(&long[..blocks])), [blocks as u32]);
         }
+        let chains = path(&long);
+        let chain = chains.full().next().unwrap();
+        let pages: BTreeSet<u64> = [0, 32, 96, 224, 480, 992].map(|at| chain[at] % 16).into();
+        met += 6 - pages.len();
     }
+    assert!(met > 0, "no spans met");
+}
+
+#[test]
+fn what_others_wrote_to_a_page_in_the_meantime_stays_when_a_prompt_is_taken_back() {
+    let mut world = World::new(2, 100);
+    let mut written = world.serve(&path(&[1, 2]), 0, 2);
+    let key = written_key(&world);
+    world.store.inner.set(&key, b"of another version", None).unwrap();
+    world.index.take_back(&world.store, &mut written, None);
+    assert_eq!(world.store.get(&key).unwrap().unwrap().value, b"of another version");
+}
+
+#[test]
+fn a_page_larger_than_any_is_none() {
+    let mut world = World::new(1, 100);
+    world.serve(&path(&[1, 2]), 0, 2);
+    let key = written_key(&world);
+    let page = world.store.get(&key).unwrap().unwrap().value;
+    let padded = |bytes: usize| {
+        let mut payload = page[sealed::HEADER_BYTES..].to_vec();
+        payload.resize(bytes - sealed::HEADER_BYTES, 0);
+        sealed::seal_bytes(Kind::Prefix, &payload).unwrap()
+    };
+    for (bytes, held) in [(PREFIX_PAGE_MAX_BYTES, 2), (PREFIX_PAGE_MAX_BYTES + 1, 0)] {
+        world.store.inner.set(&key, &padded(bytes), None).unwrap();
+        assert_eq!(world.held(&path(&[1, 2])), [held], "{bytes} bytes");
+    }
+    world.serve(&path(&[1, 2]), 0, 2);
+    assert_eq!(world.held(&path(&[1, 2])), [2]);
+    assert!(world.page_bytes() <= PREFIX_PAGE_MAX_BYTES);
+}
+
+/// The key of the only page there is.
+fn written_key(world: &World) -> String {
+    let written = |key: &String| world.store.get(key).unwrap().is_some();
+    (0..128).map(|page| prefix_key("p", page)).find(written).unwrap()
 }

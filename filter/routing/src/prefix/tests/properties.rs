@@ -103,6 +103,38 @@ proptest! {
     }
 
     #[test]
+    fn a_run_that_lies_about_its_blocks_claims_no_more_than_prompts_share(
+        blocks in any::<u16>(), clock in any::<u32>(), sent in prompt(), asked in prompt(), room in any::<u32>()
+    ) {
+        let mut world = World::new(1, room);
+        let (sent, asked) = (path(&sent), path(&asked));
+        let (sent, other) = (sent.full().next().unwrap(), asked.full().next().unwrap());
+        let fingerprints = page::fingerprints(&sent[..sent.len().min(SPANS[0])]);
+        let run = [
+            &((other[0] >> 32) as u32).to_le_bytes()[..],
+            &((fingerprints.len() / 2) as u16).to_le_bytes(),
+            &1_u16.to_le_bytes(),
+            &world.pods[0].0.to_le_bytes(),
+            &blocks.to_le_bytes(),
+            &clock.to_le_bytes(),
+            &fingerprints,
+        ]
+        .concat();
+        let sealed = berth_shared_state::sealed::seal_bytes(berth_shared_state::sealed::Kind::Prefix, &run).unwrap();
+        world.store.inner.set(&prefix_key("p", other[0] % 128), &sealed, None).unwrap();
+        world.pods[0].1 = clock;
+        let common = sent.iter().zip(other).take(SPANS[0]).take_while(|(a, b)| a == b).count() as u32;
+        let held = world.held(&asked)[0];
+        if room == 0 {
+            prop_assert_eq!(held, 0);
+        } else {
+            // One block more once in 65,536: two bytes of a hash stand for it.
+            let true_blocks = common.min(blocks.into());
+            prop_assert!((true_blocks..=true_blocks + 1).contains(&held), "{held} claimed, {true_blocks} shared");
+        }
+    }
+
+    #[test]
     fn any_split_of_a_prompt_has_the_same_blocks(
         pieces in prop::collection::vec((0..3_u8, prop::collection::vec(any::<u8>(), 1..700)), 0..6),
         cuts in prop::collection::vec(0..700_usize, 0..4),

@@ -184,10 +184,8 @@ fn of_a_declared_length_over_the_hold_bound_only_the_start_is_held() {
     );
 }
 
-#[test]
-fn what_was_not_read_of_a_declared_length_counts_like_what_was() {
-    let start = br#"{"model":"m","prompt":""#;
-    let length = (start.len() + 1_000_000 + 2).to_string();
+/// The reader of a body that declares this length, while 100,000 bytes may be held.
+fn classify_completion(length: &str) -> BodyReader {
     let head = Head {
         headers: &[
             (":path", b"/v1/completions"),
@@ -196,14 +194,26 @@ fn what_was_not_read_of_a_declared_length_counts_like_what_was() {
         ],
         end_of_stream: false,
     };
-    let HeadVerdict::Hold(mut reader) = classify(&head, 100_000) else {
+    let HeadVerdict::Hold(reader) = classify(&head, 100_000) else {
         panic!("passed");
     };
+    reader
+}
+
+#[test]
+fn what_was_not_read_of_a_declared_length_counts_like_what_was() {
+    let start = br#"{"model":"m","prompt":""#;
+    let mut reader = classify_completion(&(start.len() + 1_000_000 + 2).to_string());
     reader.feed(start, &mut NoPrompt);
     reader.feed(&vec![b'x'; reader.bound() - start.len()], &mut NoPrompt);
     let tokens = reader.facts().prompt.estimate(4.0).0;
     // The frame of JSON counts, too, but it is small.
     assert!((249_000..=250_010).contains(&tokens), "{tokens}");
+    // A length that nothing can have is no reason to count from zero again.
+    let mut endless = classify_completion(u64::MAX.to_string().as_str());
+    endless.feed(start, &mut NoPrompt);
+    endless.feed(&[b'x'; 1_000], &mut NoPrompt);
+    assert!(endless.facts().prompt.ascii_bytes > u64::MAX / 2);
     // A body that comes whole after all is what was read of it.
     reader.feed(b"\"}", &mut NoPrompt);
     assert_eq!(reader.finish().prompt.ascii_bytes, 65_536 - start.len() as u64);
