@@ -159,8 +159,8 @@ impl PollerRoot {
         holds
     }
 
-    /// Goes on where a former poller of this process with the same configuration stopped. A refresh that was
-    /// asked of that one is no news: pages are read at first sight anyway.
+    /// Goes on where a former poller of this process stopped, also one of another configuration that reads the same
+    /// pods in the same way. A refresh that was asked of that one is no news: pages are read at first sight anyway.
     fn begin(&mut self, index: usize) {
         let Some(pool) = self.pools.get_mut(index) else { return };
         let name = &pool.pool.name;

@@ -280,7 +280,7 @@ fn envoy<'a>(index: usize, document: &Record, discovery: &'a Record, seen: &mut 
     let Is::Record(inner) = &section.is else { return };
     let path = format!("pools[{index}].discovery.envoy_admin");
     if let Some(host) = other_host(document) {
-        let rule = format!("must be `static` under the host {host}: only Envoy has this page");
+        let rule = format!("must not be `envoy_admin` under the host {host}: only Envoy has this page");
         report.add(section.at, path.clone(), "{...}".to_owned(), rule);
     }
     let (Some(cluster), Some(Is::Word(admin))) = (inner.find("cluster"), is(inner, "admin")) else {

@@ -517,10 +517,10 @@ fn lists_end_at_their_bounds() {
         let entries = (0..count).map(|n| (format!("h{n}"), json!({"env": "V"})));
         Value::Object(entries.collect())
     };
-    accepts("pools.0.scrape.headers", headers(limits::SCRAPE_HEADERS_MAX));
+    accepts("pools.0.scrape.headers", headers(limits::CALL_HEADERS_MAX));
     refuses(
         "pools.0.scrape.headers",
-        headers(limits::SCRAPE_HEADERS_MAX + 1),
+        headers(limits::CALL_HEADERS_MAX + 1),
         "pools[0].scrape.headers",
         "at most 16",
     );

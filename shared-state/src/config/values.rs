@@ -80,7 +80,7 @@ pub(super) static MODEL_NAME: TextRule = TextRule {
     accepts: |text| visible(text, limits::NAME_MAX_BYTES),
 };
 
-/// The `:path` of a scrape.
+/// The `:path` of a call.
 pub(super) static PATH: TextRule = TextRule {
     says: "a path that starts with `/`, at most 1024 visible ASCII characters",
     pattern: "^/[!-~]{0,1023}$",
@@ -112,7 +112,7 @@ pub(super) static VARIABLE: TextRule = TextRule {
     },
 };
 
-/// A header that a scrape adds.
+/// A header that a config adds to a call, a scrape or a read of the pods.
 pub(super) static HEADER_NAME: TextRule = TextRule {
     says: "a header name in lower case, 1 to 64 of `a-z`, `0-9`, `-` and `_`, none that frames the request or picks the pod",
     pattern: "^[a-z0-9][a-z0-9_-]{0,63}$",
