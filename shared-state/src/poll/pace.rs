@@ -48,7 +48,7 @@ impl Bucket {
         self.left = match self.filled {
             None => most,
             Some(at) => {
-                let passed = now.steady.0.saturating_sub(at.0);
+                let passed = now.steady.since(at).0;
                 self.left.saturating_add(rate.saturating_mul(passed)).min(most)
             }
         };
