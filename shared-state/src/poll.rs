@@ -223,12 +223,11 @@ impl Poller {
         }
         due.sort_unstable();
         due.truncate(CALLS_OPEN_MAX.saturating_sub(self.open.len()));
-        let mut left = self.bucket.fill(self.pool.scrape.per_second, now);
+        self.bucket.fill(self.pool.scrape.per_second, now);
         for (_, target) in due {
-            if target != Target::Discovery {
-                let Some(fewer) = left.checked_sub(1) else { continue };
-                left = fewer;
-                self.bucket.take(1);
+            // The reading of the pods stands first, and outside the budget.
+            if target != Target::Discovery && !self.bucket.take() {
+                break;
             }
             let call = self.call(target);
             let expires = now.steady + call.timeout + CALL_GRACE;
