@@ -61,7 +61,7 @@ impl Gateway {
             stats: known(&config),
             outboxes,
             refresh,
-            poller: PollerRoot::new(&config, Part::Filter),
+            poller: PollerRoot::new(Rc::clone(&config), Part::Filter),
             config,
             view,
             counted: Counts::default(),
