@@ -15,6 +15,12 @@ const fn field(key: &'static str, kind: Kind, preset: Preset, doc: &'static str)
     Field { key, kind, preset, doc }
 }
 
+/// Time between two reads of a page: a scrape, or a list of pods.
+const INTERVAL: Kind = Kind::Duration {
+    min: limits::SCRAPE_INTERVAL_MIN,
+    max: limits::SCRAPE_INTERVAL_MAX,
+};
+
 /// Names of [`crate::sample::Engine`].
 pub(super) const ENGINES: [&str; 9] = [
     "vllm",
@@ -190,10 +196,7 @@ static SCRAPE: Section = Section {
         ),
         field(
             "interval",
-            Kind::Duration {
-                min: limits::SCRAPE_INTERVAL_MIN,
-                max: limits::SCRAPE_INTERVAL_MAX,
-            },
+            INTERVAL,
             Preset::Number(limits::SCRAPE_INTERVAL.0),
             "Time between two scrapes of one pod. Berth counts its own requests in between, so shorter ones gain little, and every proxy in front of a pod pays for them.",
         ),
