@@ -37,6 +37,8 @@ pub struct Gateway {
     counted: Counts,
     /// Load reports of each pool's pods, on their way to the poller.
     outboxes: Vec<Outbox>,
+    /// Key of each pool by which its poller is asked for the models pages.
+    refresh: Vec<String>,
     /// Polls where no companion service does.
     pub poller: PollerRoot,
     /// Whether the host delivers bodies while headers are held.
@@ -53,14 +55,13 @@ impl Gateway {
             );
         }
         let view = View::new(Rc::clone(&config), seed(), seed());
+        let keys = config.pools.iter().map(Keys::of);
+        let (outboxes, refresh) = keys.map(|keys| (Outbox::new(keys.reports), keys.refresh)).unzip();
         Some(Self {
             stats: known(&config),
-            outboxes: config
-                .pools
-                .iter()
-                .map(|pool| Outbox::new(Keys::of(pool).reports))
-                .collect(),
-            poller: PollerRoot::new(&config, Part::Filter),
+            outboxes,
+            refresh,
+            poller: PollerRoot::new(Rc::clone(&config), Part::Filter),
             config,
             view,
             counted: Counts::default(),
@@ -157,9 +158,10 @@ impl Gateway {
 
     /// A model that no pod lists was asked for: the poller shall look.
     fn ask_for_models(&self, pool: &str) {
-        if let Some(pool) = self.config.pools.iter().find(|known| known.name == pool) {
+        let index = self.config.pools.iter().position(|known| known.name == pool);
+        if let Some(key) = index.and_then(|index| self.refresh.get(index)) {
             let asked = host::now().0.to_le_bytes();
-            let _ = store::put(&HostStore, &Keys::of(pool).refresh, &asked);
+            let _ = store::put(&HostStore, key, &asked);
         }
     }
 

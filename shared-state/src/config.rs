@@ -79,7 +79,7 @@ pub enum Role {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Host {
-    /// Ask the proxy.
+    /// Not named: taken for Envoy.
     #[default]
     Auto,
     /// Envoy, also as Istio's or Envoy Gateway's.

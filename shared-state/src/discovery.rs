@@ -68,7 +68,8 @@ pub enum DiscoveryError {
     NotAList,
     /// An entry of the list that is no address.
     NotAnAddress(String),
-    /// More than [`DISCOVERED_MAX`] addresses, or more than the API allows.
+    /// More than [`DISCOVERED_MAX`] addresses, or a list beyond another bound: of its pages, its slices, the endpoints
+    /// of a slice, or the token that leads on.
     TooMany,
     /// Not one of the addresses may be a pod.
     AllRefused(Refused),
@@ -98,7 +99,10 @@ impl fmt::Display for DiscoveryError {
                 "the answer is not a JSON list of pods such as [\"10.0.0.1:8000\"]; check discovery.cluster and discovery.path",
             ),
             Self::NotAnAddress(text) => write!(f, "{text:?} is not ip:port; names are not accepted"),
-            Self::TooMany => write!(f, "more than {DISCOVERED_MAX} addresses; split the pool"),
+            Self::TooMany => write!(
+                f,
+                "more than {DISCOVERED_MAX} addresses, or more pages, slices or endpoints than are read; split the pool"
+            ),
             Self::AllRefused(refused) => refused.fmt(f),
             Self::NotClusters => f.write_str(
                 "the answer is not the JSON of /clusters?format=json; does discovery.admin lead to the admin listener?",

@@ -47,8 +47,9 @@ use crate::units::{Millis, UnixMillis};
 
 /// A token that no value has: Envoy counts writes from 1, and gets there after 2^32 of them.
 const TOKEN_OF_NOTHING: Cas = Cas(u32::MAX);
-/// Reads and writes of one look: the two ways of creating, and a last read.
-const TRIES: usize = 3;
+/// Reads and writes of one look: where a creation is refused, once more, by the host's other way or over what is there
+/// by then.
+const TRIES: usize = 2;
 
 /// A root context that may poll. What is compared is what all of a kind have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,8 +89,7 @@ impl Lease {
     /// From a renewal until the lease is open to all: [`LEASE`], and twice as long for each end by expiry, up to
     /// [`LEASE_MAX`]. What a holder died of, a page for one, may be what the next one will die of.
     fn lasts(expired: u32) -> Millis {
-        let doubled = 1u64.checked_shl(expired).unwrap_or(u64::MAX);
-        Millis(LEASE.0.saturating_mul(doubled).min(LEASE_MAX.0))
+        LEASE.doubled(expired, LEASE_MAX)
     }
 
     /// As a holder leaves it to the next: what is given back ended well.
@@ -194,10 +194,7 @@ impl Seat {
     /// Nothing is to be done yet.
     fn rests(&mut self, now: UnixMillis) -> bool {
         let steady = self.clock.read(now).steady;
-        if self.since.is_none() {
-            self.since = Some(steady);
-            self.due = steady;
-        }
+        self.since.get_or_insert(steady);
         steady < self.due
     }
 
@@ -211,9 +208,9 @@ impl Seat {
             Err(_) => return self.stand_by(),
         };
         let Some(stored) = stored else {
-            let waited = Millis(now.steady.0.saturating_sub(self.since.unwrap_or_default().0));
+            let waited = now.steady.since(self.since.unwrap_or_default());
             if !self.me.preferred && !self.holds && waited < LEASE_PATIENCE {
-                self.due = now.steady + Millis(LEASE_PATIENCE.0 - waited.0);
+                self.due = now.steady + LEASE_PATIENCE.since(waited);
                 return None;
             }
             let token = (!self.plain_creates).then_some(TOKEN_OF_NOTHING);
@@ -243,7 +240,7 @@ impl Seat {
     /// Its lease from now on. Who lives for [`LEASE_PROVEN`] did not die of what its predecessors did.
     fn renewed(&mut self, cas: Option<Cas>) -> Option<Write> {
         let now = self.clock.now();
-        let proven = |since: Millis| now.steady.0.saturating_sub(since.0) >= LEASE_PROVEN.0;
+        let proven = |since: Millis| now.steady.since(since) >= LEASE_PROVEN;
         if self.held_since.is_some_and(proven) {
             self.expired = 0;
         }
@@ -290,7 +287,7 @@ impl Seat {
     /// For how long this token has been seen.
     fn still_since(&mut self, token: Option<Cas>, steady: Millis) -> Millis {
         match self.seen {
-            Some((seen, since)) if seen == token => Millis(steady.0.saturating_sub(since.0)),
+            Some((seen, since)) if seen == token => steady.since(since),
             _ => {
                 self.seen = Some((token, steady));
                 Millis(0)

@@ -100,9 +100,9 @@ pub const DISCOVERY_PAGE_MAX_BYTES: usize = 16 << 20;
 pub const SCRAPE_TIMEOUT_MIN: Millis = Millis(50);
 /// Most patience for one scrape: one call is open per pod, so a hanging pod is unread this long.
 pub const SCRAPE_TIMEOUT_MAX: Millis = Millis(10_000);
-/// Extra headers of one scrape: authentication, and a few a gateway in between may want.
-pub const SCRAPE_HEADERS_MAX: usize = 16;
-/// Bytes of the path of a metrics page.
+/// Extra headers of one call, a scrape or a read of the pods: authentication, and a few a gateway in between may want.
+pub const CALL_HEADERS_MAX: usize = 16;
+/// Bytes of the path of a call: a metrics page, or a list of pods.
 pub const PATH_MAX_BYTES: usize = 1024;
 /// Bytes of a cluster name. Istio's are the longest seen, below 200.
 pub const CLUSTER_MAX_BYTES: usize = 256;
@@ -250,8 +250,8 @@ pub const LEASE_LOOK: Millis = Millis(1_000);
 /// which starts after the filter, takes it meanwhile.
 pub const LEASE_PATIENCE: Millis = Millis(300);
 const _: () = assert!(LEASE_RENEW.0 * 3 <= LEASE.0 && LEASE.0 + LEASE_LOOK.0 < STALE_AFTER_FLOOR.0);
-/// Reads of pods' pages per second that one proxy may send in all. A page of 48 KB takes the polling thread
-/// 1.8 million wasm instructions (docs/bench.md), so this is estimated at a third of one core; 450 pods
+/// Reads of pods' pages per second that one config may ask for, over all its pools. A page of 48 KB takes the polling
+/// thread 1.8 million wasm instructions (docs/bench.md), so this is estimated at a third of one core; 450 pods
 /// are read every second with it.
 pub const POLL_BUDGET: u32 = 500;
 /// Highest budget: all pods of a full pool ([`PODS_MAX`]) five times a second.

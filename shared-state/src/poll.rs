@@ -223,12 +223,11 @@ impl Poller {
         }
         due.sort_unstable();
         due.truncate(CALLS_OPEN_MAX.saturating_sub(self.open.len()));
-        let mut left = self.bucket.fill(self.pool.scrape.per_second, now);
+        self.bucket.fill(self.pool.scrape.per_second, now);
         for (_, target) in due {
-            if target != Target::Discovery {
-                let Some(fewer) = left.checked_sub(1) else { continue };
-                left = fewer;
-                self.bucket.take(1);
+            // The reading of the pods stands first, and outside the budget.
+            if target != Target::Discovery && !self.bucket.take() {
+                break;
             }
             let call = self.call(target);
             let expires = now.steady + call.timeout + CALL_GRACE;
@@ -296,7 +295,7 @@ impl Poller {
     }
 
     fn refresh_models(&mut self, now: Now, effects: &mut Vec<Effect>) {
-        let just_now = |at: Millis| now.steady.0.saturating_sub(at.0) < MODELS_REFRESH_MIN.0;
+        let just_now = |at: Millis| now.steady.since(at) < MODELS_REFRESH_MIN;
         if self.passive || self.refreshed_at.is_some_and(just_now) {
             return;
         }
@@ -316,14 +315,14 @@ impl Poller {
     }
 
     fn publish(&mut self, now: Now, effects: &mut Vec<Effect>) {
-        let least = PUBLISH_MIN.0.max((self.published_bytes / TABLE_BYTES_PER_MILLI) as u64);
+        let least = PUBLISH_MIN.max(Millis((self.published_bytes / TABLE_BYTES_PER_MILLI) as u64));
         let wait = match (self.dirty, self.passive) {
-            (false, _) => PUBLISH_HEARTBEAT.0,
+            (false, _) => PUBLISH_HEARTBEAT,
             (true, false) => least,
             // What is pushed in is to be seen by the next request.
-            (true, true) => 0,
+            (true, true) => Millis(0),
         };
-        let is_early = |at: Millis| now.steady.0.saturating_sub(at.0) < wait;
+        let is_early = |at: Millis| now.steady.since(at) < wait;
         if !self.begun || self.published_at.is_some_and(is_early) {
             return;
         }

@@ -149,7 +149,7 @@ impl Outbox {
 #[derive(Debug)]
 pub struct Inbox {
     key: String,
-    /// The head of the value last seen: it holds the checksum of the rest.
+    /// The head of the value last read: it holds the checksum of the rest. That of a torn read is the whole value's.
     head: Vec<u8>,
 }
 
@@ -168,8 +168,11 @@ impl Inbox {
         if head == self.head {
             return Vec::new();
         }
+        let Some(reports) = decode(&value) else {
+            return Vec::new();
+        };
         self.head = head.to_vec();
-        decode(&value).into_iter().flatten().collect()
+        reports.into_iter().collect()
     }
 }
 

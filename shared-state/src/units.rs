@@ -21,6 +21,21 @@ pub struct UnixMillis(pub u64);
 #[serde(transparent)]
 pub struct Tokens(pub u64);
 
+impl Millis {
+    /// Time passed since `earlier`, both on one steady clock; zero when `earlier` is later.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Self {
+        Self(self.0.saturating_sub(earlier.0))
+    }
+
+    /// Doubled so many times, at most `most`.
+    #[must_use]
+    pub fn doubled(self, times: u32, most: Self) -> Self {
+        let factor = 1u64.checked_shl(times).unwrap_or(u64::MAX);
+        Self(self.0.saturating_mul(factor)).min(most)
+    }
+}
+
 impl UnixMillis {
     /// Time passed since `earlier`; zero when the clock went back.
     #[must_use]
@@ -59,5 +74,25 @@ impl Add for Tokens {
     type Output = Self;
     fn add(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    #[test]
+    fn a_time_is_doubled_up_to_its_bound() {
+        let doubled = |times| Millis(3).doubled(times, Millis(24));
+        assert_eq!([0, 1, 3].map(doubled), [Millis(3), Millis(6), Millis(24)]);
+        assert_eq!([4, 63, 64, u32::MAX].map(doubled), [Millis(24); 4]);
+    }
+
+    #[test]
+    fn no_time_is_less_than_none() {
+        assert_eq!(Millis(5).since(Millis(3)), Millis(2));
+        assert_eq!(Millis(3).since(Millis(5)), Millis(0));
     }
 }

@@ -4,7 +4,9 @@
 //! One [`PollerRoot`] per root context, in the service and in the filter. A pool's poller exists only
 //! while its lease is held: who stands by keeps nothing and reads the lease once a second.
 
-use berth_shared_state::config::{Config, Pool, Role};
+use std::rc::Rc;
+
+use berth_shared_state::config::{Config, Role};
 use berth_shared_state::lease::{Candidate, Seat};
 use berth_shared_state::limits::DISCOVERY_PAGE_MAX_BYTES;
 use berth_shared_state::names::{self, Keys};
@@ -29,15 +31,15 @@ pub enum Part {
 
 /// One root context that may poll.
 pub struct PollerRoot {
+    config: Rc<Config>,
+    /// One for each pool of the config, in its order; none where this context does not poll.
     pools: Vec<PoolPoller>,
     /// Open callouts: the host's token -> pool and the poller's own id.
     open: HashMap<u32, (usize, CallId)>,
     stats: Stats,
-    epoch: u64,
 }
 
 struct PoolPoller {
-    pool: Pool,
     seat: Seat,
     /// While the lease is held.
     poller: Option<Poller>,
@@ -79,7 +81,7 @@ impl PollerRoot {
     ///
     /// Nothing is sent or written from here: hosts configure more VMs than they keep.
     #[must_use]
-    pub fn new(config: &Config, part: Part) -> Self {
+    pub fn new(config: Rc<Config>, part: Part) -> Self {
         let takes_part = match config.role {
             Role::Auto | Role::Poller => true,
             Role::Service => part == Part::Service,
@@ -102,16 +104,15 @@ impl PollerRoot {
                 reports: Inbox::new(keys.reports),
                 table: keys.table,
                 refresh: keys.refresh,
-                pool: pool.clone(),
                 poller: None,
                 refreshed: Vec::new(),
             }
         });
         Self {
             pools: pools.collect(),
+            config,
             open: HashMap::new(),
             stats: Stats::default(),
-            epoch: config.epoch,
         }
     }
 
@@ -121,7 +122,8 @@ impl PollerRoot {
             if !self.keeps_lease(index) {
                 continue;
             }
-            if let Some(pool) = self.pools.get_mut(index).filter(|pool| pool.pool.scrape.in_band) {
+            let in_band = self.config.pools.get(index).is_some_and(|pool| pool.scrape.in_band);
+            if let Some(pool) = self.pools.get_mut(index).filter(|_| in_band) {
                 let reports = pool.reports.tick(&HostStore);
                 if !reports.is_empty() {
                     self.feed(index, Event::Reports(&reports));
@@ -150,8 +152,10 @@ impl PollerRoot {
         match (holds, pool.poller.is_some()) {
             (true, false) => self.begin(index),
             (false, true) => {
-                log::info!("pool {}: polled by another context now", pool.pool.name);
                 pool.poller = None;
+                if let Some(pool) = self.config.pools.get(index) {
+                    log::info!("pool {}: polled by another context now", pool.name);
+                }
                 self.open.retain(|_, (of, _)| *of != index);
             }
             _ => {}
@@ -159,14 +163,16 @@ impl PollerRoot {
         holds
     }
 
-    /// Goes on where a former poller of this process with the same configuration stopped. A refresh that was
-    /// asked of that one is no news: pages are read at first sight anyway.
+    /// Goes on where a former poller of this process stopped, also one of another configuration that reads the same
+    /// pods in the same way. A refresh that was asked of that one is no news: pages are read at first sight anyway.
     fn begin(&mut self, index: usize) {
-        let Some(pool) = self.pools.get_mut(index) else { return };
-        let name = &pool.pool.name;
+        let (Some(of), Some(pool)) = (self.config.pools.get(index), self.pools.get_mut(index)) else {
+            return;
+        };
+        let name = &of.name;
         define(&mut self.stats, name);
         self.stats.count(&names::pool_stat(name, names::POLLERS_BEGUN), 1);
-        pool.poller = Some(Poller::new(&pool.pool, self.epoch, seed()));
+        pool.poller = Some(Poller::new(of, self.config.epoch, seed()));
         if let Ok(Some(asked)) = HostStore.get(&pool.refresh) {
             pool.refreshed = asked.value;
         }
@@ -255,8 +261,7 @@ impl PollerRoot {
 
     /// Does one thing. Returns the call when it could not be sent.
     fn apply(&mut self, index: usize, effect: Effect) -> Option<CallId> {
-        let of = self.pools.get(index)?;
-        let pool = &of.pool.name;
+        let pool = &self.config.pools.get(index)?.name;
         match effect {
             Effect::Call(call) => {
                 return match send(&call) {
@@ -270,7 +275,7 @@ impl PollerRoot {
                     }
                 };
             }
-            Effect::Publish { bytes } => match store::put(&HostStore, &of.table, &bytes) {
+            Effect::Publish { bytes } => match store::put(&HostStore, &self.pools.get(index)?.table, &bytes) {
                 Ok(()) => {
                     let name = names::pool_stat(pool, names::PUBLISHED_AT);
                     self.stats.gauge(&name, host::now().0 / 1000);

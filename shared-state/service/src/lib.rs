@@ -3,6 +3,8 @@
 //! It runs as a bootstrap singleton on the proxy's main thread, shares its vm_id with the filter,
 //! and does nothing but poll and publish. Where it is missing or has died, the filter's roots do that.
 
+use std::rc::Rc;
+
 use berth_shared_state::limits::TICK;
 use berth_shared_state_glue::export_vm;
 use berth_shared_state_glue::host;
@@ -25,7 +27,7 @@ impl Vm for Service {
             log::error!("this host has no timers ({error}): pods cannot be polled");
             return false;
         }
-        self.roots.insert(root, PollerRoot::new(&config, Part::Service));
+        self.roots.insert(root, PollerRoot::new(Rc::new(config), Part::Service));
         true
     }
 

@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 
 use super::ConfigError;
 use super::json::{Json, quoted};
-use super::options::{DOCUMENT, SCRAPE_HEADER};
+use super::options::{CALL_HEADER, DOCUMENT};
 use super::schema::{Field, Kind, List, Preset, Section};
 use super::values::{duration, nearest, size};
 use crate::limits;
@@ -231,15 +231,12 @@ impl Walk {
     }
 
     fn headers(&mut self, section: &'static Section, found: &Json, entries: &[(String, Json)]) -> Is {
-        if entries.len() > limits::SCRAPE_HEADERS_MAX {
-            self.fail(
-                found,
-                format!("must have at most {} headers", limits::SCRAPE_HEADERS_MAX),
-            );
+        if entries.len() > limits::CALL_HEADERS_MAX {
+            self.fail(found, format!("must have at most {} headers", limits::CALL_HEADERS_MAX));
         }
         let outside = core::mem::replace(&mut self.hidden, true);
         let mut headers: Vec<(String, Checked)> = Vec::new();
-        for (name, value) in entries.iter().take(limits::SCRAPE_HEADERS_MAX) {
+        for (name, value) in entries.iter().take(limits::CALL_HEADERS_MAX) {
             let known = headers.iter().any(|(other, _)| other == name);
             let checked = self.key(name, |walk| walk.header(section, name, known, value));
             headers.push((name.clone(), checked));
@@ -252,8 +249,8 @@ impl Walk {
         if known {
             self.fail(value, "this header stands twice; keep one".to_owned());
         }
-        if !(SCRAPE_HEADER.accepts)(name) {
-            self.fail(value, format!("the key must be {}", SCRAPE_HEADER.says));
+        if !(CALL_HEADER.accepts)(name) {
+            self.fail(value, format!("the key must be {}", CALL_HEADER.says));
         }
         if !matches!(value, Json::Object(_)) {
             let rule = r#"must be {"env": "VARIABLE"}: a header's value may be a secret, so it never stands in the config; it is read from a variable of the VM's environment"#;

@@ -15,6 +15,12 @@ const fn field(key: &'static str, kind: Kind, preset: Preset, doc: &'static str)
     Field { key, kind, preset, doc }
 }
 
+/// Time between two reads of a page: a scrape, or a list of pods.
+const INTERVAL: Kind = Kind::Duration {
+    min: limits::SCRAPE_INTERVAL_MIN,
+    max: limits::SCRAPE_INTERVAL_MAX,
+};
+
 /// Names of [`crate::sample::Engine`].
 pub(super) const ENGINES: [&str; 9] = [
     "vllm",
@@ -31,8 +37,8 @@ pub(super) const ENGINES: [&str; 9] = [
 /// Headers of a callout from which a cluster learns the pod to dial.
 pub(super) const ADDRESS_HEADERS: [&str; 2] = [names::ORIGINAL_DST_HOST, names::DESTINATION_ENDPOINT];
 
-/// What header names in `pools[].scrape.headers` must look like.
-pub(super) static SCRAPE_HEADER: &TextRule = &HEADER_NAME;
+/// What header names in `headers` must look like, of a scrape and of a discovery.
+pub(super) static CALL_HEADER: &TextRule = &HEADER_NAME;
 
 /// The document.
 pub(super) static DOCUMENT: Section = Section {
@@ -96,7 +102,7 @@ pub(super) static DOCUMENT: Section = Section {
             "host",
             Kind::Choice(&["auto", "envoy", "nginx", "kong", "apisix"]),
             Preset::Word("auto"),
-            "The proxy around the wasm. `auto` asks the proxy; name it where that goes wrong.",
+            "The proxy around the wasm. Under one that is named and is not Envoy, options that it cannot do are refused, and the prefix index is off; `auto` is as `envoy`.",
         ),
         field(
             "admission",
@@ -190,10 +196,7 @@ static SCRAPE: Section = Section {
         ),
         field(
             "interval",
-            Kind::Duration {
-                min: limits::SCRAPE_INTERVAL_MIN,
-                max: limits::SCRAPE_INTERVAL_MAX,
-            },
+            INTERVAL,
             Preset::Number(limits::SCRAPE_INTERVAL.0),
             "Time between two scrapes of one pod. Berth counts its own requests in between, so shorter ones gain little, and every proxy in front of a pod pays for them.",
         ),

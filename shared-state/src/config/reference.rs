@@ -6,9 +6,9 @@ use core::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
 
-use super::options::{DOCUMENT, SCRAPE_HEADER};
+use super::options::{CALL_HEADER, DOCUMENT};
 use super::schema::{Field, Kind, Preset, Section};
-use crate::limits::SCRAPE_HEADERS_MAX;
+use crate::limits::CALL_HEADERS_MAX;
 
 /// The smallest useful document.
 pub(super) const SMALLEST: &str =
@@ -201,9 +201,9 @@ fn kind_schema(kind: Kind) -> Map<String, Value> {
         Kind::OneOf(section) => Value::Object(section_schema(section, true)),
         Kind::Headers(section) => json!({
             "type": "object",
-            "propertyNames": {"pattern": SCRAPE_HEADER.pattern},
+            "propertyNames": {"pattern": CALL_HEADER.pattern},
             "additionalProperties": section_schema(section, false),
-            "maxProperties": SCRAPE_HEADERS_MAX,
+            "maxProperties": CALL_HEADERS_MAX,
         }),
         Kind::Reserved(_) => json!({"type": "object", "maxProperties": 0}),
     };

@@ -1,9 +1,11 @@
 //! Rules between two options. They look at what the walk could read and skip what it could not, so
 //! that they add to its errors instead of hiding behind them.
 
+use core::hash::Hash;
 use core::net::SocketAddr;
 
 use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
 
 use super::check::{Checked, Is, Record, Report, identity};
 use super::values::duration_text;
@@ -43,7 +45,18 @@ struct Seen<'a> {
     routes: HashMap<&'a str, usize>,
     addresses: HashMap<SocketAddr, (usize, usize)>,
     clusters: HashMap<(&'a str, &'a str), usize>,
-    lists: HashMap<Vec<String>, usize>,
+    lists: HashMap<Vec<&'a str>, usize>,
+}
+
+/// Where this stood before; if it did not, it stands here.
+fn earlier<K: Eq + Hash, P: Copy>(seen: &mut HashMap<K, P>, key: K, here: P) -> Option<P> {
+    match seen.entry(key) {
+        Entry::Occupied(first) => Some(*first.get()),
+        Entry::Vacant(free) => {
+            free.insert(here);
+            None
+        }
+    }
 }
 
 fn is<'a>(record: &'a Record, key: &str) -> Option<&'a Is> {
@@ -86,11 +99,9 @@ fn other_host(document: &Record) -> Option<&str> {
 fn name<'a>(index: usize, pool: &'a Record, seen: &mut Seen<'a>, report: &mut Report) {
     let Some(checked) = pool.find("name") else { return };
     let Is::Word(name) = &checked.is else { return };
-    if let Some(first) = seen.names.get(name.as_str()) {
+    if let Some(first) = earlier(&mut seen.names, name.as_str(), index) {
         let rule = format!("must differ from the name of every other pool; pools[{first}] has it too");
         report.add(checked.at, format!("pools[{index}].name"), format!("{name:?}"), rule);
-    } else {
-        seen.names.insert(name, index);
     }
 }
 
@@ -105,37 +116,23 @@ fn models<'a>(index: usize, pool: &'a Record, seen: &mut Seen<'a>, report: &mut 
     let known = known.into_iter().flatten();
     let known = known.map(|(place, at, name)| (format!("adapters.known[{place}].name"), at, name));
     for (path, at, name) in named.chain(known) {
-        match seen.models.get(name) {
-            // Twice in one list is an error of that list.
-            Some(first) if *first == index && path.starts_with("models") => {}
-            Some(first) => {
-                let rule = format!("must stand once; pools[{first}] has it too, and would get all of its requests");
-                report.add(at, format!("pools[{index}].{path}"), format!("{name:?}"), rule);
-            }
-            None => {
-                seen.models.insert(name, index);
-            }
+        let first = earlier(&mut seen.models, name, index);
+        // Twice in one list is an error of that list.
+        if let Some(first) = first.filter(|first| *first != index || !path.starts_with("models")) {
+            let rule = format!("must stand once; pools[{first}] has it too, and would get all of its requests");
+            report.add(at, format!("pools[{index}].{path}"), format!("{name:?}"), rule);
         }
     }
 }
 
 fn routes<'a>(index: usize, pool: &'a Record, seen: &mut Seen<'a>, report: &mut Report) {
     for (place, at, route) in words(pool, "routes", "") {
-        match seen.routes.get(route) {
-            // Twice in one list is an error of that list.
-            Some(first) if *first == index => {}
-            Some(first) => {
-                let rule = format!("must lead to one pool only; pools[{first}] has it too");
-                report.add(
-                    at,
-                    format!("pools[{index}].routes[{place}]"),
-                    format!("{route:?}"),
-                    rule,
-                );
-            }
-            None => {
-                seen.routes.insert(route, index);
-            }
+        let first = earlier(&mut seen.routes, route, index);
+        // Twice in one list is an error of that list.
+        if let Some(first) = first.filter(|first| *first != index) {
+            let path = format!("pools[{index}].routes[{place}]");
+            let rule = format!("must lead to one pool only; pools[{first}] has it too");
+            report.add(at, path, format!("{route:?}"), rule);
         }
     }
 }
@@ -170,10 +167,9 @@ fn rewrites(document: &Record, report: &mut Report) {
     }
     let mut froms = HashMap::new();
     for (index, at, from) in words(document, "rewrites", "from") {
-        if let Some(first) = froms.insert(from, index) {
+        if let Some(first) = earlier(&mut froms, from, index) {
             let rule = format!("never applies: rewrites[{first}] has the same name");
             report.add(at, format!("rewrites[{index}].from"), format!("{from:?}"), rule);
-            froms.insert(from, first);
         }
     }
     for (index, rule) in rules.iter().enumerate() {
@@ -265,19 +261,14 @@ fn addresses(index: usize, discovery: &Record, seen: &mut Seen<'_>, report: &mut
     };
     for (place, pod) in pods.iter().enumerate() {
         let Is::Address(address) = pod.is else { continue };
-        match seen.addresses.get(&identity(address)) {
-            // Twice in one list is an error of that list.
-            Some((pool, _)) if *pool == index => {}
-            Some((pool, first)) => {
-                let path = format!("pools[{index}].discovery.static[{place}]");
-                let rule = format!(
-                    "must stand in one pool only, since each pool counts its own requests; also at pools[{pool}].discovery.static[{first}]"
-                );
-                report.add(pod.at, path, format!("\"{address}\""), rule);
-            }
-            None => {
-                seen.addresses.insert(identity(address), (index, place));
-            }
+        let first = earlier(&mut seen.addresses, identity(address), (index, place));
+        // Twice in one list is an error of that list.
+        if let Some((pool, first)) = first.filter(|(pool, _)| *pool != index) {
+            let path = format!("pools[{index}].discovery.static[{place}]");
+            let rule = format!(
+                "must stand in one pool only, since each pool counts its own requests; also at pools[{pool}].discovery.static[{first}]"
+            );
+            report.add(pod.at, path, format!("\"{address}\""), rule);
         }
     }
 }
@@ -289,26 +280,23 @@ fn envoy<'a>(index: usize, document: &Record, discovery: &'a Record, seen: &mut 
     let Is::Record(inner) = &section.is else { return };
     let path = format!("pools[{index}].discovery.envoy_admin");
     if let Some(host) = other_host(document) {
-        let rule = format!("must be `static` under the host {host}: only Envoy has this page");
+        let rule = format!("must not be `envoy_admin` under the host {host}: only Envoy has this page");
         report.add(section.at, path.clone(), "{...}".to_owned(), rule);
     }
     let (Some(cluster), Some(Is::Word(admin))) = (inner.find("cluster"), is(inner, "admin")) else {
         return;
     };
     let Is::Word(name) = &cluster.is else { return };
-    let key = (name.as_str(), admin.as_str());
-    if let Some(first) = seen.clusters.get(&key) {
+    if let Some(first) = earlier(&mut seen.clusters, (name.as_str(), admin.as_str()), index) {
         let rule = format!(
             "must be the cluster of one pool only, since each pool counts its own requests; pools[{first}] has it too"
         );
         report.add(cluster.at, format!("{path}.cluster"), format!("{name:?}"), rule);
-    } else {
-        seen.clusters.insert(key, index);
     }
 }
 
 /// Two pools that ask the same for the same have the same pods.
-fn lists(index: usize, discovery: &Record, seen: &mut Seen<'_>, report: &mut Report) {
+fn lists<'a>(index: usize, discovery: &'a Record, seen: &mut Seen<'a>, report: &mut Report) {
     let kinds = [
         ("kubernetes", ["cluster", "namespace", "service"]),
         ("json", ["cluster", "authority", "path"]),
@@ -317,27 +305,19 @@ fn lists(index: usize, discovery: &Record, seen: &mut Seen<'_>, report: &mut Rep
         let Some(section) = discovery.find(kind) else { continue };
         let Is::Record(inner) = &section.is else { continue };
         let word = |key: &str| match is(inner, key) {
-            Some(Is::Word(word)) => Some(word.clone()),
+            Some(Is::Word(word)) => Some(word.as_str()),
             _ => None,
         };
-        let Some(mut asked) = keys.into_iter().map(word).collect::<Option<Vec<String>>>() else {
+        let Some(mut asked) = keys.into_iter().map(word).collect::<Option<Vec<&str>>>() else {
             continue;
         };
-        if let Some(Is::List(ports)) = is(inner, "ports") {
-            let text = |port: &Checked| match &port.is {
-                Is::Word(word) => Some(word.clone()),
-                _ => None,
-            };
-            asked.extend(ports.iter().filter_map(text));
-        }
-        if let Some(first) = seen.lists.get(&asked) {
+        asked.extend(words(inner, "ports", "").map(|(_, _, port)| port));
+        if let Some(first) = earlier(&mut seen.lists, asked, index) {
             let rule = format!(
                 "must be the list of one pool only, since each pool counts its own requests; pools[{first}] has it too"
             );
             let path = format!("pools[{index}].discovery.{kind}");
             report.add(section.at, path, "{...}".to_owned(), rule);
-        } else {
-            seen.lists.insert(asked, index);
         }
     }
 }

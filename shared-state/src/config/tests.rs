@@ -455,16 +455,20 @@ fn names_and_rewrites_reach_the_config() {
 
 #[test]
 fn lists_end_at_their_bounds() {
+    /// A list of `max` is accepted, and one of one more refused.
+    #[track_caller]
+    fn check(path: &str, list: impl Fn(usize) -> Value, max: usize, at: &str, rule: &str) -> Config {
+        refuses(path, list(max + 1), at, rule);
+        accepts(path, list(max))
+    }
     let pods = |count: usize| -> Value {
         (0..count)
             .map(|n| format!("10.1.{}.{}:8000", n / 256, n % 256))
             .collect()
     };
-    let path = "pools.0.discovery.static";
-    let config = accepts(path, pods(limits::PODS_MAX));
+    let (path, at) = ("pools.0.discovery.static", "pools[0].discovery.static");
+    let config = check(path, pods, limits::PODS_MAX, at, "a list of 1 to 4096");
     assert!(matches!(&config.pools[0].discovery, Discovery::Static(list) if list.len() == 4096));
-    let at = "pools[0].discovery.static";
-    refuses(path, pods(limits::PODS_MAX + 1), at, "a list of 1 to 4096");
     refuses(path, pods(0), at, "a list of 1 to 4096");
 
     let pools = |count: usize| -> Value {
@@ -472,58 +476,37 @@ fn lists_end_at_their_bounds() {
             .map(|n| json!({"name": format!("p{n}"), "discovery": {"static": [format!("10.0.0.{n}:1")]}}))
             .collect()
     };
-    assert_eq!(accepts("pools", pools(limits::POOLS_MAX)).pools.len(), 64);
-    refuses("pools", pools(limits::POOLS_MAX + 1), "pools", "a list of 1 to 64");
+    let config = check("pools", pools, limits::POOLS_MAX, "pools", "a list of 1 to 64");
+    assert_eq!(config.pools.len(), 64);
     refuses("pools", pools(0), "pools", "a list of 1 to 64");
 
     let models = |count: usize| -> Value { (0..count).map(|n| format!("m{n}")).collect() };
-    accepts("pools.0.models", models(limits::POOL_MODELS_MAX));
-    refuses(
-        "pools.0.models",
-        models(limits::POOL_MODELS_MAX + 1),
-        "pools[0].models",
-        "a list of 0 to 64",
-    );
+    let (path, max) = ("pools.0.models", limits::POOL_MODELS_MAX);
+    check(path, models, max, "pools[0].models", "a list of 0 to 64");
+    let (path, max) = ("pools.0.routes", limits::POOL_ROUTES_MAX);
+    check(path, models, max, "pools[0].routes", "a list of 0 to 64");
 
-    accepts("pools.0.routes", models(limits::POOL_ROUTES_MAX));
-    let at = "pools[0].routes";
-    refuses(
-        "pools.0.routes",
-        models(limits::POOL_ROUTES_MAX + 1),
-        at,
-        "a list of 0 to 64",
-    );
     let rules = |count: usize| -> Value {
         let rule = |n| json!({"from": format!("m{n}"), "to": [{"model": "m"}]});
         (0..count).map(rule).collect()
     };
-    accepts("rewrites", rules(limits::REWRITES_MAX));
-    refuses(
+    check(
         "rewrites",
-        rules(limits::REWRITES_MAX + 1),
+        rules,
+        limits::REWRITES_MAX,
         "rewrites",
         "a list of 0 to 1024",
     );
     let hidden = |count: usize| json!({"hidden": models(count)});
-    accepts("models", hidden(limits::HIDDEN_NAMES_MAX));
-    refuses(
-        "models",
-        hidden(limits::HIDDEN_NAMES_MAX + 1),
-        "models.hidden",
-        "a list of 0 to 1024",
-    );
+    let max = limits::HIDDEN_NAMES_MAX;
+    check("models", hidden, max, "models.hidden", "a list of 0 to 1024");
 
     let headers = |count: usize| -> Value {
         let entries = (0..count).map(|n| (format!("h{n}"), json!({"env": "V"})));
         Value::Object(entries.collect())
     };
-    accepts("pools.0.scrape.headers", headers(limits::SCRAPE_HEADERS_MAX));
-    refuses(
-        "pools.0.scrape.headers",
-        headers(limits::SCRAPE_HEADERS_MAX + 1),
-        "pools[0].scrape.headers",
-        "at most 16",
-    );
+    let (path, max) = ("pools.0.scrape.headers", limits::CALL_HEADERS_MAX);
+    check(path, headers, max, "pools[0].scrape.headers", "at most 16");
 }
 
 #[test]

@@ -69,7 +69,7 @@ pub(super) static POOL_NAME: TextRule = TextRule {
     pattern: "^[a-z0-9][a-z0-9-]{0,62}$",
     accepts: |text| {
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        (1..=63).contains(&text.len()) && !text.starts_with('-') && text.bytes().all(plain)
+        made_of(text, 63, plain) && !text.starts_with('-')
     },
 };
 
@@ -80,7 +80,7 @@ pub(super) static MODEL_NAME: TextRule = TextRule {
     accepts: |text| visible(text, limits::NAME_MAX_BYTES),
 };
 
-/// The `:path` of a scrape.
+/// The `:path` of a call.
 pub(super) static PATH: TextRule = TextRule {
     says: "a path that starts with `/`, at most 1024 visible ASCII characters",
     pattern: "^/[!-~]{0,1023}$",
@@ -108,11 +108,11 @@ pub(super) static VARIABLE: TextRule = TextRule {
     accepts: |text| {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
         let digit_first = text.starts_with(|first: char| first.is_ascii_digit());
-        (1..=limits::VARIABLE_MAX_BYTES).contains(&text.len()) && !digit_first && text.bytes().all(plain)
+        made_of(text, limits::VARIABLE_MAX_BYTES, plain) && !digit_first
     },
 };
 
-/// A header that a scrape adds.
+/// A header that a config adds to a call, a scrape or a read of the pods.
 pub(super) static HEADER_NAME: TextRule = TextRule {
     says: "a header name in lower case, 1 to 64 of `a-z`, `0-9`, `-` and `_`, none that frames the request or picks the pod",
     pattern: "^[a-z0-9][a-z0-9_-]{0,63}$",
@@ -127,8 +127,7 @@ pub(super) static HEADER_NAME: TextRule = TextRule {
             "upgrade",
         ];
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);
-        (1..=limits::HEADER_NAME_MAX_BYTES).contains(&text.len())
-            && text.bytes().all(plain)
+        made_of(text, limits::HEADER_NAME_MAX_BYTES, plain)
             && !text.starts_with(['-', '_'])
             && !FRAMING.contains(&text)
             && !names::STRIPPED.contains(&text)
@@ -141,8 +140,7 @@ pub(super) static KUBERNETES_NAME: TextRule = TextRule {
     pattern: "^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$",
     accepts: |text| {
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
-        (1..=limits::KUBERNETES_NAME_MAX_BYTES).contains(&text.len())
-            && text.bytes().all(plain)
+        made_of(text, limits::KUBERNETES_NAME_MAX_BYTES, plain)
             && !text.starts_with(['-', '.'])
             && !text.ends_with(['-', '.'])
     },
@@ -155,9 +153,7 @@ pub(super) static PORT: TextRule = TextRule {
     accepts: |text| {
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         let number = text.bytes().all(|byte| byte.is_ascii_digit());
-        (1..=63).contains(&text.len())
-            && text.bytes().all(plain)
-            && (!number || text.parse().is_ok_and(|number: u16| number != 0))
+        made_of(text, 63, plain) && (!number || text.parse().is_ok_and(|number: u16| number != 0))
     },
 };
 
@@ -174,12 +170,17 @@ pub(super) static AUTHORITY: TextRule = TextRule {
     pattern: r"^[A-Za-z0-9._:\[\]-]{1,256}$",
     accepts: |text| {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte);
-        (1..=limits::CLUSTER_MAX_BYTES).contains(&text.len()) && text.bytes().all(plain)
+        made_of(text, limits::CLUSTER_MAX_BYTES, plain)
     },
 };
 
 fn visible(text: &str, max: usize) -> bool {
-    (1..=max).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+    made_of(text, max, |byte| byte.is_ascii_graphic())
+}
+
+/// 1 to `max` bytes, each of which is `plain`.
+fn made_of(text: &str, max: usize, plain: impl Fn(u8) -> bool) -> bool {
+    (1..=max).contains(&text.len()) && text.bytes().all(plain)
 }
 
 /// The known name that was probably meant: equal up to case and separators, or a few letters away.

@@ -8,7 +8,7 @@
 //! Deliberately not here: a watch. A callout's answer is had when it is complete, and a watch never is.
 
 use core::net::{IpAddr, SocketAddr};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde::Deserialize;
 
@@ -31,10 +31,10 @@ pub struct Listing {
     pages: usize,
     slices: usize,
     members: Vec<Member>,
-    /// Ports of slices from which no port could be taken, by name and number.
+    /// Ports of slices from which no port could be taken, for the message: the start of the name, and the number.
     unfit: BTreeSet<(String, u16)>,
-    /// Endpoints of such slices.
-    portless: usize,
+    /// Such slices have endpoints.
+    portless: bool,
 }
 
 /// One endpoint on one port.
@@ -119,8 +119,8 @@ impl Listing {
         let ports: Vec<(String, u16)> = { ports.items }.into_iter().filter_map(Port::tcp).collect();
         let wanted = wanted(&ports, &service.ports);
         if wanted.is_empty() {
-            self.portless += endpoints.items.len();
-            self.unfit.extend(ports);
+            self.portless |= !endpoints.items.is_empty();
+            self.remember(&ports);
         }
         for endpoint in endpoints.items {
             let first = endpoint.addresses.as_ref().and_then(|list| list.items.first());
@@ -130,9 +130,9 @@ impl Listing {
             };
             let target = endpoint.target.unwrap_or_default();
             let readiness = endpoint.conditions.unwrap_or_default().readiness();
-            let name = target.name.or(endpoint.hostname);
-            let name = name.filter(|name| (1..=TEXT_MAX_BYTES).contains(&name.len()));
-            let of = target.uid.or_else(|| name.clone());
+            let kept = |text: &String| (1..=TEXT_MAX_BYTES).contains(&text.len());
+            let name = target.name.or(endpoint.hostname).filter(kept);
+            let of = target.uid.filter(kept).or_else(|| name.clone());
             for port in &wanted {
                 self.members.push(Member {
                     found: Found {
@@ -150,6 +150,15 @@ impl Listing {
         endpoints.left_out > 0
     }
 
+    /// Keeps no more of the ports than the message may show: its start, and they stand there in order.
+    fn remember(&mut self, ports: &[(String, u16)]) {
+        self.unfit
+            .extend(ports.iter().map(|(name, number)| (shown(name), *number)));
+        while self.unfit.len() > PORTS_PER_SLICE_MAX {
+            self.unfit.pop_last();
+        }
+    }
+
     fn finish(self, service: &Service) -> Result<Vec<Found>, DiscoveryError> {
         if self.slices == 0 {
             return Err(DiscoveryError::NoSuchService(shown(&format!(
@@ -157,7 +166,7 @@ impl Listing {
                 service.namespace, service.name
             ))));
         }
-        if self.members.is_empty() && self.portless > 0 {
+        if self.members.is_empty() && self.portless {
             let ports: Vec<String> = { self.unfit }
                 .into_iter()
                 .map(|(name, number)| format!("{} {number}", if name.is_empty() { "(unnamed)" } else { &name }))
@@ -192,13 +201,12 @@ fn one_family(members: Vec<Member>, prefer: Family) -> Vec<Found> {
         Family::Ipv4 => member.found.address.socket().is_ipv4(),
         Family::Ipv6 => member.found.address.socket().is_ipv6(),
     };
-    let mut chosen: BTreeMap<String, bool> = BTreeMap::new();
-    for member in &members {
-        if let Some(of) = &member.of {
-            *chosen.entry(of.clone()).or_default() |= preferred(member);
-        }
-    }
-    let has_better = |member: &Member| member.of.as_ref().is_some_and(|of| chosen.get(of) == Some(&true));
+    let chosen: BTreeSet<String> = { &members }
+        .iter()
+        .filter(|member| preferred(member))
+        .filter_map(|member| member.of.clone())
+        .collect();
+    let has_better = |member: &Member| member.of.as_ref().is_some_and(|of| chosen.contains(of));
     let kept = { members }
         .into_iter()
         .filter(|member| preferred(member) || !has_better(member));

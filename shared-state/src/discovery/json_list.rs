@@ -7,7 +7,11 @@
 //! Texts and objects may be mixed; other keys of an object are left alone. An entry that is no address
 //! makes the whole list unusable: to leave a pod out in silence would be worse.
 
-use serde::Deserialize;
+use core::fmt;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::capped::Capped;
 use super::{DiscoveryError, Found, one_per_address, shown};
@@ -31,26 +35,45 @@ pub fn read(page: &[u8]) -> Result<Vec<Found>, DiscoveryError> {
     pods.map(one_per_address)
 }
 
+/// A text or an object. Not serde's `untagged`: that one keeps all that an entry holds before it looks at it.
+struct Entry(Pod);
+
 #[derive(Deserialize)]
-#[serde(untagged)]
-enum Entry {
-    Address(String),
-    Pod {
-        address: String,
-        name: Option<String>,
-        ready: Option<bool>,
-    },
+struct Pod {
+    address: String,
+    name: Option<String>,
+    ready: Option<bool>,
 }
 
-fn found(entry: Entry) -> Result<Found, DiscoveryError> {
-    let (text, name, ready) = match entry {
-        Entry::Address(address) => (address, None, None),
-        Entry::Pod { address, name, ready } => (address, name, ready),
-    };
+impl<'de> Deserialize<'de> for Entry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct TextOrObject;
+        impl<'de> Visitor<'de> for TextOrObject {
+            type Value = Entry;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an address, or an object with one")
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<Entry, E> {
+                Ok(Entry(Pod {
+                    address: text.to_owned(),
+                    name: None,
+                    ready: None,
+                }))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Entry, A::Error> {
+                Pod::deserialize(MapAccessDeserializer::new(map)).map(Entry)
+            }
+        }
+        deserializer.deserialize_any(TextOrObject)
+    }
+}
+
+fn found(Entry(pod): Entry) -> Result<Found, DiscoveryError> {
+    let text = pod.address;
     let address: PodAddress = text.parse().map_err(|_| DiscoveryError::NotAnAddress(shown(&text)))?;
     Ok(Found {
-        name: name.filter(|name| (1..=TEXT_MAX_BYTES).contains(&name.len())),
-        readiness: match ready {
+        name: pod.name.filter(|name| (1..=TEXT_MAX_BYTES).contains(&name.len())),
+        readiness: match pod.ready {
             Some(true) => Readiness::Ready,
             Some(false) => Readiness::NotReady,
             None => Readiness::Unknown,

@@ -32,40 +32,30 @@ impl Default for Finder {
 impl Finder {
     /// The next call.
     pub(super) fn call(&self, id: CallId, discovery: &Discovery) -> Call {
-        let asked = |asks: &Asks, path: String| {
+        let asked = |asks: &Asks| {
             let headers = [text("accept", "application/json"), text("accept-encoding", "identity")];
-            Call {
-                id,
-                target: Target::Discovery,
-                cluster: asks.cluster.clone(),
-                path,
-                authority: asks.authority.clone(),
-                headers: { headers }.into_iter().chain(from_environment(&asks.headers)).collect(),
-                timeout: DISCOVERY_TIMEOUT,
-            }
+            { headers }.into_iter().chain(from_environment(&asks.headers)).collect()
         };
-        match discovery {
-            Discovery::Kubernetes { asks, service } => asked(asks, self.listing.path(service)),
-            Discovery::Json { asks, path } => asked(asks, path.clone()),
-            Discovery::EnvoyAdmin { cluster, admin, .. } => Call {
-                id,
-                target: Target::Discovery,
-                cluster: admin.clone(),
-                path: envoy_admin::path(cluster),
-                authority: admin.clone(),
-                headers: vec![text("accept", "application/json")],
-                timeout: DISCOVERY_TIMEOUT,
-            },
+        let (cluster, authority, path, headers) = match discovery {
+            Discovery::Kubernetes { asks, service } => {
+                (&asks.cluster, &asks.authority, self.listing.path(service), asked(asks))
+            }
+            Discovery::Json { asks, path } => (&asks.cluster, &asks.authority, path.clone(), asked(asks)),
+            Discovery::EnvoyAdmin { cluster, admin, .. } => {
+                let headers = vec![text("accept", "application/json")];
+                (admin, admin, envoy_admin::path(cluster), headers)
+            }
             // Never due.
-            Discovery::Static(_) => Call {
-                id,
-                target: Target::Discovery,
-                cluster: String::new(),
-                path: "/".to_owned(),
-                authority: String::new(),
-                headers: Vec::new(),
-                timeout: DISCOVERY_TIMEOUT,
-            },
+            Discovery::Static(_) => (&String::new(), &String::new(), "/".to_owned(), Vec::new()),
+        };
+        Call {
+            id,
+            target: Target::Discovery,
+            cluster: cluster.clone(),
+            path,
+            authority: authority.clone(),
+            headers,
+            timeout: DISCOVERY_TIMEOUT,
         }
     }
 }
@@ -84,8 +74,7 @@ impl Poller {
         };
         self.tally.add(Stat::DiscoveryReads, 1);
         let page = page.map_err(|failure| (failure.retry_after, advice(Target::Discovery, &failure, &self.pool)));
-        let listing = core::mem::take(&mut self.finder.listing);
-        match page.and_then(|page| self.read_pods(page, listing).map_err(|error| (None, error))) {
+        match page.and_then(|page| self.read_pods(page).map_err(|error| (None, error))) {
             Ok(None) => self.finder.schedule.due = now.steady,
             Ok(Some(Set { found, refused })) => {
                 self.finder.schedule.succeeded(interval, now);
@@ -96,6 +85,7 @@ impl Poller {
                 self.settle_pods(found, now);
             }
             Err((retry_after, error)) => {
+                self.finder.listing = Listing::default();
                 self.tally.add(Stat::DiscoveryFailures, 1);
                 self.finder.schedule.failed(interval, retry_after, &mut self.rng, now);
                 let error = Some(clip(&error));
@@ -114,15 +104,12 @@ impl Poller {
     }
 
     /// What an answer says; `None` = there is another page.
-    fn read_pods(&mut self, page: &[u8], listing: Listing) -> Result<Option<Set>, String> {
+    fn read_pods(&mut self, page: &[u8]) -> Result<Option<Set>, String> {
         let found = match &self.pool.discovery {
             Discovery::Static(_) => Ok(None),
             Discovery::EnvoyAdmin { cluster, .. } => envoy_admin::read(page, cluster).map(Some),
             Discovery::Json { .. } => json_list::read(page).map(Some),
-            Discovery::Kubernetes { service, .. } => {
-                self.finder.listing = listing;
-                self.finder.listing.add(page, service)
-            }
+            Discovery::Kubernetes { service, .. } => self.finder.listing.add(page, service),
         };
         let Some(mut found) = found.map_err(|error| error.to_string())? else {
             return Ok(None);

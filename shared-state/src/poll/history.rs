@@ -104,11 +104,11 @@ impl History {
         let queue_only = sample.running == Some(0) && sample.waiting.is_some_and(|waiting| waiting > 0);
         let stuck = self.stuck.step(queue_only, at, STUCK_SCRAPES, STUCK_AFTER);
         // Two pages in one millisecond give no rate: wait for the next.
-        let passed = self.last.as_ref().map(|last| at.0.saturating_sub(last.at.0));
-        if let (Some(last), Some(passed @ 1..)) = (self.last.as_ref().filter(|last| !last.inherited), passed) {
+        let passed = self.last.as_ref().map(|last| at.since(last.at));
+        if let (Some(last), Some(Millis(passed @ 1..))) = (self.last.as_ref().filter(|last| !last.inherited), passed) {
             self.rates = rates(&self.rates, &last.counters, &sample.counters, passed as f64 / 1000.0);
         }
-        if passed != Some(0) {
+        if passed != Some(Millis(0)) {
             self.last = Some(Seen {
                 at,
                 inherited: false,
@@ -234,6 +234,6 @@ impl Run {
         }
         self.scrapes = self.scrapes.saturating_add(1);
         let since = *self.since.get_or_insert(at);
-        self.scrapes >= scrapes && at.0.saturating_sub(since.0) >= long.0
+        self.scrapes >= scrapes && at.since(since) >= long
     }
 }

@@ -38,7 +38,7 @@ impl Journal {
     }
 
     fn say(&mut self, severity: Severity, now: Now, text: fmt::Arguments<'_>) {
-        if now.steady.0.saturating_sub(self.window_from.0) >= LOG_WINDOW.0 {
+        if now.steady.since(self.window_from) >= LOG_WINDOW {
             self.window_from = now.steady;
             self.lines = 0;
         }

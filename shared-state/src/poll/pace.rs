@@ -41,23 +41,27 @@ pub(super) struct Bucket {
 }
 
 impl Bucket {
-    /// Fills up to now; whole calls that it holds.
-    pub(super) fn fill(&mut self, per_second: u32, now: Now) -> usize {
+    /// Fills up to now.
+    pub(super) fn fill(&mut self, per_second: u32, now: Now) {
         let rate = u64::from(per_second);
         let most = (rate * POLL_BURST.0).max(1_000);
         self.left = match self.filled {
             None => most,
             Some(at) => {
-                let passed = now.steady.0.saturating_sub(at.0);
+                let passed = now.steady.since(at).0;
                 self.left.saturating_add(rate.saturating_mul(passed)).min(most)
             }
         };
         self.filled = Some(now.steady);
-        (self.left / 1_000) as usize
     }
 
-    pub(super) const fn take(&mut self, calls: usize) {
-        self.left = self.left.saturating_sub(calls as u64 * 1_000);
+    /// Takes one call out; `false` = it holds no whole one.
+    pub(super) const fn take(&mut self) -> bool {
+        let rest = self.left.checked_sub(1_000);
+        if let Some(rest) = rest {
+            self.left = rest;
+        }
+        rest.is_some()
     }
 }
 
@@ -103,15 +107,17 @@ mod tests {
 
     #[test]
     fn a_bucket_gives_its_rate_and_a_short_burst() {
-        let (mut bucket, mut clock) = (Bucket::default(), Clock::default());
-        let mut at = |millis: u64| clock.read(UnixMillis(1_000_000 + millis));
-        assert_eq!(bucket.fill(10, at(0)), 5);
-        bucket.take(5);
-        assert_eq!(bucket.fill(10, at(99)), 0);
-        assert_eq!(bucket.fill(10, at(100)), 1);
-        bucket.take(1);
-        assert_eq!(bucket.fill(10, at(100_000)), 5);
-        let mut least = Bucket::default();
-        assert_eq!(least.fill(1, at(100_000)), 1, "never less than one");
+        let mut clock = Clock::default();
+        // Fills the bucket and empties it.
+        let mut calls = |bucket: &mut Bucket, per_second: u32, millis: u64| {
+            bucket.fill(per_second, clock.read(UnixMillis(1_000_000 + millis)));
+            core::iter::from_fn(|| bucket.take().then_some(())).count()
+        };
+        let mut bucket = Bucket::default();
+        assert_eq!(calls(&mut bucket, 10, 0), 5);
+        assert_eq!(calls(&mut bucket, 10, 99), 0);
+        assert_eq!(calls(&mut bucket, 10, 100), 1);
+        assert_eq!(calls(&mut bucket, 10, 100_000), 5);
+        assert_eq!(calls(&mut Bucket::default(), 1, 100_000), 1, "never less than one");
     }
 }

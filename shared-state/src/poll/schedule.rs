@@ -79,13 +79,9 @@ impl Schedule {
 /// `step` x 2^(failures - 1), at most [`BACKOFF_INTERVALS_MAX`] steps and [`BACKOFF_MAX`] (but at
 /// least one step), less up to a quarter at random so that pods which failed together part.
 pub(super) fn back_off(step: Millis, failures: u32, rng: &mut fastrand::Rng) -> Millis {
-    let longest = step
-        .0
-        .saturating_mul(BACKOFF_INTERVALS_MAX)
-        .min(BACKOFF_MAX.0)
-        .max(step.0);
-    let doubled = 1u64.checked_shl(failures.saturating_sub(1)).unwrap_or(u64::MAX);
-    let full = step.0.saturating_mul(doubled).min(longest);
+    let longest = Millis(step.0.saturating_mul(BACKOFF_INTERVALS_MAX));
+    let longest = longest.min(BACKOFF_MAX).max(step);
+    let full = step.doubled(failures.saturating_sub(1), longest).0;
     Millis(full - rng.u64(0..=full / 4))
 }
 

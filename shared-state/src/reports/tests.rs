@@ -133,6 +133,22 @@ fn foreign_bytes_are_no_reports_and_are_replaced() {
     assert_eq!(inbox.tick(&store), [(pod(1), report(1, 1))]);
 }
 
+#[test]
+fn what_was_read_torn_is_read_again_under_the_same_head() {
+    let store = MemoryStore::default();
+    let (mut outbox, mut inbox) = (Outbox::new(key()), Inbox::new(key()));
+    outbox.add(pod(1), report(1, 1));
+    outbox.tick(&store, at(1));
+    let whole = store.get(&key()).unwrap().unwrap().value;
+    let mut torn = whole.clone();
+    torn[HEADER_BYTES..].fill(0);
+    store.set(&key(), &torn, None).unwrap();
+    assert_eq!(inbox.tick(&store), []);
+    store.set(&key(), &whole, None).unwrap();
+    assert_eq!(inbox.tick(&store), [(pod(1), report(1, 1))]);
+    assert_eq!(inbox.tick(&store), [], "each change is seen once");
+}
+
 /// Another worker writes between this one's read and write, the first time.
 struct Faster(MemoryStore, core::cell::Cell<bool>);
 

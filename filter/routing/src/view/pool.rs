@@ -4,7 +4,7 @@ use berth_shared_state::config::Pool;
 use berth_shared_state::limits::{AVOID_MAX, TABLE_BYTES_PER_MILLI, VIEW_MAX_AGE};
 use berth_shared_state::names::Keys;
 use berth_shared_state::pod::{PodAddress, PodKey};
-use berth_shared_state::sealed::SealError;
+use berth_shared_state::sealed::{HEADER_BYTES, SealError};
 use berth_shared_state::snapshot::Snapshot;
 use berth_shared_state::store::{SharedData, StoreError};
 use berth_shared_state::table;
@@ -18,10 +18,6 @@ use crate::view::prefix::PrefixView;
 use crate::view::seen::Seen;
 use crate::view::share::Share;
 use crate::view::sizes::Sizes;
-
-/// The head of a sealed value: it holds the length and the checksum of the rest, so equal heads are
-/// equal tables.
-const HEAD_BYTES: usize = 20;
 
 /// Why a table is not current. The last good copy stays, and ages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +90,8 @@ impl PoolView {
             .filter(|value| !value.is_empty())
             .ok_or(TableError::Absent)?;
         self.max_age = VIEW_MAX_AGE + Millis((value.len() / TABLE_BYTES_PER_MILLI) as u64);
-        let head = value.get(..HEAD_BYTES).unwrap_or_default();
+        // It holds the length and the checksum of the rest: equal heads are equal tables.
+        let head = value.get(..HEADER_BYTES).unwrap_or_default();
         if head == self.head && self.snapshot.is_some() {
             return Ok(false);
         }

@@ -2,7 +2,7 @@
 
 use super::super::schema::{Field, Kind, List, Preset, Section};
 use super::super::values::{AUTHORITY, CLUSTER, KUBERNETES_NAME, PATH, PORT, RANGE};
-use super::{field, header_value};
+use super::{INTERVAL, field, header_value};
 use crate::limits;
 use crate::names;
 
@@ -60,10 +60,7 @@ static ENVOY_ADMIN: Section = Section {
         ),
         field(
             "interval",
-            Kind::Duration {
-                min: limits::SCRAPE_INTERVAL_MIN,
-                max: limits::SCRAPE_INTERVAL_MAX,
-            },
+            INTERVAL,
             Preset::Number(limits::SCRAPE_INTERVAL.0),
             "Time between two reads. A new pod gets its first request about this late; a page of many hosts costs the main thread time.",
         ),
@@ -153,10 +150,7 @@ const ASKED: Field = field(
 
 const LISTED_EVERY: Field = field(
     "interval",
-    Kind::Duration {
-        min: limits::SCRAPE_INTERVAL_MIN,
-        max: limits::SCRAPE_INTERVAL_MAX,
-    },
+    INTERVAL,
     Preset::Number(limits::DISCOVERY_INTERVAL.0),
     "Time between two reads. A new pod gets its first request about this late, and one that left its last. Every proxy asks the endpoint this often.",
 );

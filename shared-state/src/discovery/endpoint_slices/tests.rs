@@ -232,6 +232,44 @@ fn a_pod_with_two_addresses_is_one_pod() {
 }
 
 #[test]
+fn a_uid_tells_pods_up_to_its_bound_and_then_the_name_does() {
+    #[track_caller]
+    fn check(length: usize, names: [&str; 2], expected: &[&str]) {
+        let one =
+            |ip: &str, name: &str| json!({"addresses": [ip], "targetRef": {"name": name, "uid": "u".repeat(length)}});
+        let slices = [slice(http(), &[one("fd00::1", names[0]), one("10.0.0.1", names[1])])];
+        assert_eq!(
+            shown_as(&read(&slices, &service(&[])).unwrap()),
+            expected,
+            "{length} {names:?}"
+        );
+    }
+    check(TEXT_MAX_BYTES, ["a", "b"], &["10.0.0.1:8000"]);
+    check(TEXT_MAX_BYTES + 1, ["a", "b"], &["10.0.0.1:8000", "[fd00::1]:8000"]);
+    check(TEXT_MAX_BYTES + 1, ["a", "a"], &["10.0.0.1:8000"]);
+}
+
+#[test]
+fn ports_of_which_none_fits_are_kept_for_the_message_up_to_their_bound() {
+    let of = service(&[]);
+    let mut listing = Listing::default();
+    let mut add = |next: &str, ports: Vec<Value>| {
+        let added = listing.add(&page("1", next, &[slice(json!(ports), &[ready("10.0.0.1", "a")])]), &of);
+        (listing.unfit.len(), listing.unfit.first().cloned(), added)
+    };
+    let numbered = |from: u16, count: u16| (from..from + count).map(|n| json!({"name": format!("p{n}"), "port": n}));
+    let (kept, _, added) = add("t", numbered(2_000, 100).collect());
+    assert_eq!((kept, added), (PORTS_PER_SLICE_MAX, Ok(None)));
+    // More of them: those that the message begins with stay.
+    let long = json!({"name": "a".repeat(1_000), "port": 9});
+    let (kept, first, added) = add("t", numbered(3_000, 99).chain([long]).collect());
+    assert_eq!((kept, added), (PORTS_PER_SLICE_MAX, Ok(None)));
+    assert_eq!(first, Some(("a".repeat(60), 9)));
+    let (_, _, added) = add("", numbered(1_000, 2).collect());
+    assert_eq!(added, Err(DiscoveryError::NoPort("a".repeat(60))));
+}
+
+#[test]
 fn endpoints_without_an_address_are_no_pods() {
     let slices = [slice(
         http(),

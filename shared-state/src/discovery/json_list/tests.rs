@@ -52,12 +52,24 @@ fn other_documents_are_no_lists() {
         br#"["10.0.0.1:80"] x"#,
         b"[1]",
         b"[[]]",
+        br#"[["10.0.0.1:80", "a", true]]"#,
         br#"[{"ip": "10.0.0.1"}]"#,
         br#"[{"address": "10.0.0.1:80", "ready": "yes"}]"#,
     ] {
         let shown = String::from_utf8_lossy(other);
         assert_eq!(read(other), Err(DiscoveryError::NotAList), "{shown}");
     }
+}
+
+#[test]
+fn what_else_an_entry_has_is_skipped_and_not_kept() {
+    let with = |other: &str| format!(r#"[{{"address": "10.0.0.1:80", "other": {other}, "name": "a"}}]"#);
+    let expected = [found("10.0.0.1:80", Some("a"), Readiness::Unknown)];
+    let long = format!("[{}0]", "0,".repeat(1_000_000));
+    assert_eq!(read(with(&long).as_bytes()).unwrap(), expected);
+    // serde_json keeps nothing that is nested deeper than 128.
+    let deep = "[".repeat(1_000) + &"]".repeat(1_000);
+    assert_eq!(read(with(&deep).as_bytes()).unwrap(), expected);
 }
 
 #[test]
