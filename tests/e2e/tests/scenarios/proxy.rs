@@ -11,7 +11,7 @@ use berth_tests_e2e::client::decision;
 use berth_tests_e2e::envoy::{Envoy, free_port, render, scratch};
 use berth_tests_e2e::rig::without_service;
 use berth_tests_it::play::{Proxy, Seen, WORKERS};
-use berth_tests_it::scenario::{Discovery, Life, Request, Scenario, Then};
+use berth_tests_it::scenario::{Discovery, Life, Request, Says, Scenario, Then};
 use futures_util::stream::iter;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
@@ -395,7 +395,7 @@ impl Proxy for Gateway {
         Ok(())
     }
 
-    fn discovery(&mut self, _says: &str) {
+    fn discovery(&mut self, _says: Says) {
         self.complaints.push("a static list has no other answer".to_owned());
     }
 

@@ -20,7 +20,7 @@ use berth_shared_state::store::{MemoryStore, SharedData};
 use berth_shared_state::units::{Millis, UnixMillis};
 use berth_tests_it::page::Page;
 use berth_tests_it::play::{Proxy, Seen, WORKERS};
-use berth_tests_it::scenario::{Life, Request, Scenario, Then};
+use berth_tests_it::scenario::{Life, Request, Says, Scenario, Then};
 use berth_tests_it::world::{Attempt, Shared, World};
 
 use super::{LATENCY_MILLIS, START_MILLIS, address, document};
@@ -212,7 +212,7 @@ impl Proxy for Core {
         self.world.borrow_mut().set(pod, keys)
     }
 
-    fn discovery(&mut self, says: &str) {
+    fn discovery(&mut self, says: Says) {
         self.world.borrow_mut().discovery(says);
     }
 

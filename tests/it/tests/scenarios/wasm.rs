@@ -14,7 +14,7 @@ use berth_tests_host::{
 use berth_tests_it::artifact;
 use berth_tests_it::page::Page;
 use berth_tests_it::play::{Proxy, Seen, WORKERS};
-use berth_tests_it::scenario::{LIST_CLUSTER, Life, Request, Scenario, Then};
+use berth_tests_it::scenario::{LIST_CLUSTER, Life, Request, Says, Scenario, Then};
 use berth_tests_it::world::{Attempt, Shared, World};
 
 use super::{LATENCY_MILLIS, START_MILLIS, address, document};
@@ -175,7 +175,7 @@ impl Proxy for Wasm {
         self.world.borrow_mut().set(pod, keys)
     }
 
-    fn discovery(&mut self, says: &str) {
+    fn discovery(&mut self, says: Says) {
         self.world.borrow_mut().discovery(says);
     }
 
