@@ -4,8 +4,7 @@
 //! poller asks for identity instead.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{Read, Write as _};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -15,6 +14,8 @@ use berth_shared_state::metrics::{self, Hints};
 use berth_shared_state::models;
 use berth_shared_state::sample::{Activity, Engine, Level, Sample, Status};
 use berth_shared_state::units::UnixMillis;
+
+use crate::document;
 
 /// Arguments of `berth read`.
 #[derive(clap::Args)]
@@ -111,25 +112,14 @@ fn names(page: &[u8]) -> anyhow::Result<Vec<String>> {
     }
 }
 
-/// One byte more than a page may have, so that the reader sees that it is too large.
-fn capped(source: impl Read) -> std::io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    source.take(PAGE_MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
+/// As much of a file as a page may have, and a byte more.
 fn bytes(file: &Path) -> anyhow::Result<Vec<u8>> {
-    if file == Path::new("-") {
-        return capped(std::io::stdin()).context("cannot read stdin");
-    }
-    File::open(file)
-        .and_then(capped)
-        .with_context(|| format!("cannot read {}", file.display()))
+    document::input(file, PAGE_MAX_BYTES)
 }
 
 fn gunzip(bytes: Vec<u8>) -> std::io::Result<Vec<u8>> {
     if bytes.starts_with(&[0x1f, 0x8b]) {
-        capped(flate2::read::MultiGzDecoder::new(bytes.as_slice()))
+        document::capped(flate2::read::MultiGzDecoder::new(bytes.as_slice()), PAGE_MAX_BYTES)
     } else {
         Ok(bytes)
     }

@@ -3,8 +3,14 @@
 mod envoy;
 mod kubernetes;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
+
+use anyhow::Context;
+use berth_shared_state::config::{Config, Pool};
+use berth_shared_state::names;
+use serde_json::{Value, json};
 
 use crate::document;
 
@@ -133,4 +139,52 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     print!("{rendered}");
     Ok(ExitCode::SUCCESS)
+}
+
+/// The config as it is put into a host, with these keys of `body` where it has none of its own; and what it then says.
+fn embedded(document: &[u8], body: &[(&str, Value)]) -> anyhow::Result<(Value, Config)> {
+    let mut value: Value = serde_json::from_slice(document).context("the config is not JSON")?;
+    if let Some(root) = value.as_object_mut()
+        && let Some(own) = root.entry("body").or_insert_with(|| json!({})).as_object_mut()
+    {
+        for (key, preset) in body {
+            own.entry(*key).or_insert_with(|| preset.clone());
+        }
+    }
+    let config = Config::parse(value.to_string().as_bytes())
+        .ok()
+        .context("the config is not valid")?;
+    Ok((value, config))
+}
+
+/// Every header that could steer is removed once more in front of Berth, so that a filter that fails open cannot be
+/// used to steer. Those that the config trusts stay for Berth to read.
+fn stripped(config: &Config) -> Vec<&'static str> {
+    let trusted = |name: &str| config.trust.headers.iter().any(|trusted| trusted == name);
+    names::STRIPPED.into_iter().filter(|name| !trusted(name)).collect()
+}
+
+/// Variables that headers of Berth's own calls are made from: they must be let into the VM by name, and Envoy refuses
+/// a name that stands twice.
+fn variables<'a>(pools: impl IntoIterator<Item = &'a Pool>) -> BTreeSet<&'a str> {
+    let headers = pools
+        .into_iter()
+        .flat_map(|pool| pool.scrape.headers.iter().chain(pool.discovery.headers()));
+    headers.map(|(_, variable)| variable.as_str()).collect()
+}
+
+/// The same as Envoy's `environment_variables`.
+fn environment<'a>(pools: impl IntoIterator<Item = &'a Pool>) -> String {
+    format!("{{ host_env_keys: [{}] }}", list(&variables(pools)))
+}
+
+/// Items of a YAML list in one line.
+fn list(names: &BTreeSet<&str>) -> String {
+    let names: Vec<String> = names.iter().copied().map(yaml).collect();
+    names.join(", ")
+}
+
+/// A YAML scalar: JSON strings are YAML strings.
+fn yaml(text: &str) -> String {
+    Value::from(text).to_string()
 }

@@ -117,7 +117,7 @@ fn decide_only(budget: Duration, pods: usize) -> Result<f64> {
 /// A view's whole work on one request: decide and book, first token, end. Every step reads shared data again.
 fn whole(budget: Duration, pods: usize) -> Result<f64> {
     let config = parsed(pods)?;
-    let table_key = names::Keys::of(&config.pools[0]).table;
+    let table_key = world::keys(pods)?.table;
     let mut view = View::new(config, 1, 1);
     let store = MemoryStore::default();
     let (facts, prompt) = facts(1 << 10);

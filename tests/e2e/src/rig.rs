@@ -316,11 +316,9 @@ fn split_listener(folder: &Path, yaml: &str) -> Result<String> {
     Ok(format!("{dynamic}{before}  clusters:{after}"))
 }
 
-/// A rendered configuration without the companion service: nobody reads the pods.
-///
-/// # Errors
-/// When it is rendered otherwise.
-pub fn without_service(yaml: &str) -> Result<String> {
+/// A rendered configuration without the companion service: a filter reads the pods, unless their config says
+/// `"role": "service"`.
+fn without_service(yaml: &str) -> Result<String> {
     let (before, rest) = yaml.split_once("bootstrap_extensions:").context("no service")?;
     let (_, after) = rest.split_once("static_resources:").context("no resources")?;
     Ok(format!("{before}static_resources:{after}"))

@@ -13,20 +13,14 @@ use serde_json::json;
 
 #[cfg(target_os = "linux")]
 use crate::pages::Names;
-use crate::support::{CHAT, busy, chat, full, idle, lands, pod, pods, routed, streamed};
+use crate::support::{
+    CHAT, ENDPOINT, ENDPOINTS, busy, chat, full, goes_to, idle, knows, lands, logged, pod, pods, routed, streamed,
+};
 
 fn admin() -> serde_json::Value {
     json!({"discovery": {"envoy_admin": {"cluster": "pods", "interval": "200ms"}}})
 }
 
-/// The endpoint as it is rendered for `--dns 127.0.0.1:1`.
-pub const ENDPOINT: &str =
-    "              - endpoint: { address: { socket_address: { address: \"127.0.0.1\", port_value: 1 } } }\n";
-pub const ENDPOINTS: &str =
-    "              - endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: @port:a@ } } }
-              - endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: @port:b@ } } }
-              - endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: @port:c@ } } }
-";
 const HEALTH: &str = "      type: STRICT_DNS
       health_checks:
         - { timeout: 1s, interval: 0.2s, no_traffic_interval: 0.2s, unhealthy_threshold: 1, healthy_threshold: 1, http_health_check: { path: /health } }
@@ -82,11 +76,7 @@ async fn unhealthy_pods_are_no_candidates() -> Result<()> {
     for name in ["a", "b", "c"] {
         rig.pod(name)?.set_fault(Fault::Clear).await;
     }
-    rig.until("a again", async || {
-        let answer = client.post(CHAT, &chat("llama", "back", 50, 1)).await?;
-        Ok(answer.status == 200 && answer.pod() == "a")
-    })
-    .await
+    goes_to(&rig, "a").await
 }
 
 /// Several addresses of the own machine, which only Linux has without further ado.
@@ -122,32 +112,18 @@ async fn the_addresses_of_a_headless_service_come_and_go() -> Result<()> {
         .unread()
         .start()
         .await?;
-    let client = rig.client();
-    let goes_to = async |pod: &str| {
-        rig.until(&format!("a request at {pod}"), async || {
-            let answer = client.post(CHAT, &chat("llama", "probe", 50, 1)).await?;
-            Ok(answer.status == 200 && answer.pod() == pod)
-        })
-        .await
-    };
-    rig.until("two pods", async || Ok(rig.stat("pods").await? == 2)).await?;
+    knows(&rig, 2).await?;
     for (name, pinned) in [("a", busy()), ("b", full()), ("c", idle())] {
         rig.pod(name)?.pin(pinned);
     }
-    goes_to("a").await?;
+    goes_to(&rig, "a").await?;
     names.set(&[first, second, third]);
-    goes_to("c").await?;
+    goes_to(&rig, "c").await?;
     names.set(&[second]);
-    rig.until("one pod", async || Ok(rig.stat("pods").await? == 1)).await?;
-    goes_to("b").await?;
+    knows(&rig, 1).await?;
+    goes_to(&rig, "b").await?;
     // It may be all there is, or an address that hides the rest.
-    rig.until("a hint", async || {
-        Ok(rig
-            .envoy
-            .log_text()
-            .contains("make the Service headless (clusterIP: None)"))
-    })
-    .await?;
+    logged(&rig, "make the Service headless (clusterIP: None)").await?;
     // An address of the name server's choice is not followed everywhere.
     names.set(&[second, Ipv4Addr::new(169, 254, 169, 254)]);
     rig.until("a refusal", async || Ok(rig.stat("addresses_refused").await? == 1))
@@ -224,7 +200,7 @@ async fn hosts_come_and_go_and_the_ledger_agrees_with_the_proxy() -> Result<()> 
     let (gone_name, gone_port) = (rig.names[gone].clone(), ports[gone]);
     let left: Vec<u16> = ports.iter().copied().filter(|port| *port != gone_port).collect();
     write_endpoints(&file, &left)?;
-    rig.until("two pods", async || Ok(rig.stat("pods").await? == 2)).await?;
+    knows(&rig, 2).await?;
     rig.until("a decision on two", async || {
         let answer = routed(&client, &chat("llama", "two", 50, 1)).await?;
         Ok(answer.decision("candidates") == "2")
@@ -251,9 +227,5 @@ async fn hosts_come_and_go_and_the_ledger_agrees_with_the_proxy() -> Result<()> 
 
     // It comes back, and others go: an empty set is an answer too.
     write_endpoints(&file, &[gone_port])?;
-    rig.until("the one that came back", async || {
-        let answer = client.post(CHAT, &chat("llama", "back", 50, 1)).await?;
-        Ok(answer.pod() == gone_name)
-    })
-    .await
+    goes_to(&rig, &gone_name).await
 }

@@ -8,14 +8,13 @@ use berth_tests_it::manifest::{load, of_kind};
 use serde_json::{Map, Value, json};
 
 use crate::kubernetes::{
-    Place, Plane, comes_back_after_a_trap, endpoints, keeps_its_promises, routes, start,
-    takes_large_bodies_and_retries, watched,
+    Place, Plane, WASM, comes_back_after_a_trap, endpoints, http_options, keeps_its_promises, previous_hosts, routes,
+    start, takes_large_bodies_and_retries, watched,
 };
 use crate::support::pods;
 
 /// Where Envoy Gateway binds the admin page.
 const ADMIN: &str = "127.0.0.1:19000";
-const WASM: &str = "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm";
 
 /// The only manifest of a kind.
 fn the<'a>(documents: &'a [Value], kind: &'a str) -> Result<&'a Value> {
@@ -78,10 +77,7 @@ fn listener(documents: &[Value], place: &Place, cluster: &str) -> Result<Value> 
                 "retry_on": triggers.join(","),
                 "retriable_status_codes": backend["retry"]["retryOn"]["httpStatusCodes"],
                 "host_selection_retry_max_attempts": "5",
-                "retry_host_predicate": [{
-                    "name": "envoy.retry_host_predicates.previous_hosts",
-                    "typed_config": {"@type": "type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"},
-                }],
+                "retry_host_predicate": [previous_hosts()],
             },
         })
     };
@@ -143,11 +139,7 @@ fn cluster(documents: &[Value], place: &Place, name: &str) -> Result<Value> {
             "max_requests": limits["maxParallelRequests"],
             "max_retries": limits["maxParallelRetries"],
         }]},
-        "typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
-            "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
-            "common_http_protocol_options": {"idle_timeout": backend["timeout"]["http"]["connectionIdleTimeout"]},
-            "explicit_http_config": {"http_protocol_options": {}},
-        }},
+        "typed_extension_protocol_options": http_options(&backend["timeout"]["http"]["connectionIdleTimeout"]),
         "load_balancing_policy": {"policies": [{"typed_extension_config": {
             "name": "envoy.load_balancing_policies.override_host",
             "typed_config": {

@@ -9,7 +9,7 @@ use berth_tests_simulator::server::Fault;
 use http_body_util::BodyExt;
 use serde_json::json;
 
-use crate::support::{CHAT, JSON, busy, chat, idle, ledger_empties, pods, routed, streamed};
+use crate::support::{CHAT, JSON, busy, chat, idle, ledger_empties, logged, pods, routed, streamed};
 
 const FLAG: &str = "allow_on_headers_stop_iteration: true";
 
@@ -50,10 +50,7 @@ async fn when_the_poller_dies_the_table_ages_and_requests_are_still_routed() -> 
     rig.pin(&[("a", idle()), ("b", busy())]).await?;
     assert_eq!(routed(&client, &chat("llama", "fresh", 50, 1)).await?.pod(), "a");
     rig.pod("b")?.set_fault(Fault::MetricsStatus { status: 418 }).await;
-    rig.until("the service's trap", async || {
-        Ok(rig.envoy.log_text().contains("the service traps"))
-    })
-    .await?;
+    logged(&rig, "the service traps").await?;
     // What was known of b's load is believed for a second, then both pods are alike.
     rig.until("an aged table", async || {
         let answer = routed(&client, &chat("llama", "aged", 50, 1)).await?;

@@ -17,14 +17,13 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::kubernetes::{
-    Place, Plane, comes_back_after_a_trap, endpoints, from_file, keeps_its_promises, merge, routes, send, socket,
-    start, takes_large_bodies_and_retries, watched,
+    Place, Plane, WASM, comes_back_after_a_trap, endpoints, from_file, http_options, keeps_its_promises, merge,
+    previous_hosts, routes, send, socket, start, takes_large_bodies_and_retries, watched,
 };
 use crate::support::{CHAT, JSON, busy, chat, full, idle, pods};
 
 const HOST: &str = "llama.default.svc.cluster.local";
 const ROUTER: &str = "envoy.filters.http.router";
-const WASM: &str = "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm";
 
 /// What istiod is about to send.
 struct Draft<'a> {
@@ -78,11 +77,8 @@ fn ruled_clusters(place: &Place, rule: &Value) -> Result<Vec<Value>> {
 
 /// Subsets have what their Service has.
 fn ends_idle_connections(cluster: &mut Value, rule: &Value) {
-    cluster["typed_extension_protocol_options"] = json!({"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
-        "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
-        "common_http_protocol_options": {"idle_timeout": rule["trafficPolicy"]["connectionPool"]["http"]["idleTimeout"]},
-        "explicit_http_config": {"http_protocol_options": {}},
-    }});
+    cluster["typed_extension_protocol_options"] =
+        http_options(&rule["trafficPolicy"]["connectionPool"]["http"]["idleTimeout"]);
 }
 
 /// The cluster of a ServiceEntry with `resolution: DYNAMIC_DNS`.
@@ -112,6 +108,16 @@ fn admin_cluster(admin: SocketAddr) -> Value {
         "load_assignment": {
             "cluster_name": "prometheus_stats",
             "endpoints": [{"lb_endpoints": [{"endpoint": {"address": socket(admin)}}]}],
+        },
+    })
+}
+
+fn lua(name: &str, source: &Value) -> Value {
+    json!({
+        "name": name,
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua",
+            "default_source_code": {"inline_string": source},
         },
     })
 }
@@ -157,10 +163,7 @@ impl Draft<'_> {
                 "retry_policy": {
                     "retry_on": "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes",
                     "num_retries": 2,
-                    "retry_host_predicate": [{
-                        "name": "envoy.retry_host_predicates.previous_hosts",
-                        "typed_config": {"@type": "type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"},
-                    }],
+                    "retry_host_predicate": [previous_hosts()],
                     "host_selection_retry_max_attempts": "5",
                     },
             })
@@ -219,13 +222,7 @@ impl Draft<'_> {
         }
         for extension in of_kind(documents, "TrafficExtension") {
             let spec = &extension["spec"];
-            let lua = json!({
-                "name": "default.berth-hand-over",
-                "typed_config": {
-                    "@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua",
-                    "default_source_code": {"inline_string": spec["lua"]["inlineCode"]},
-                },
-            });
+            let lua = lua("default.berth-hand-over", &spec["lua"]["inlineCode"]);
             found.push((spec["priority"].as_i64().unwrap_or_default(), lua));
         }
         found.sort_by_key(|(priority, _)| -priority);
@@ -485,13 +482,7 @@ async fn a_picker_behind_berth_has_the_last_word_and_berth_sees_it() -> Result<(
         let source = format!(
             "function envoy_on_request(handle) handle:streamInfo():dynamicMetadata():set(\"envoy.lb\", \"x-gateway-destination-endpoint\", \"{picked}\") end"
         );
-        behind(
-            draft,
-            json!({"name": "picker", "typed_config": {
-                "@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua",
-                "default_source_code": {"inline_string": source},
-            }}),
-        );
+        behind(draft, lua("picker", &source.into()));
         Ok(())
     })
     .await?;
@@ -545,13 +536,7 @@ async fn the_route_for_chosen_pods_dials_nothing_that_a_header_says() -> Result<
         let source = format!(
             "function envoy_on_request(handle) handle:headers():replace(\"x-gateway-destination-endpoint\", \"{picked}\") handle:headers():replace(\"x-envoy-original-dst-host\", \"{picked}\") handle:clearRouteCache() end"
         );
-        behind(
-            draft,
-            json!({"name": "client", "typed_config": {
-                "@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua",
-                "default_source_code": {"inline_string": source},
-            }}),
-        );
+        behind(draft, lua("client", &source.into()));
         Ok(())
     })
     .await?;

@@ -16,6 +16,8 @@ use serde_json::{Value, json};
 
 use crate::support::{CHAT, JSON, busy, chat, full, idle};
 
+pub const WASM: &str = "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm";
+
 /// What a control plane sends to its proxy.
 pub struct Plane {
     /// Without an address.
@@ -81,6 +83,23 @@ pub async fn start(
 
 pub fn socket(address: SocketAddr) -> Value {
     json!({"socket_address": {"address": address.ip().to_string(), "port_value": address.port()}})
+}
+
+/// A retry goes to another pod.
+pub fn previous_hosts() -> Value {
+    json!({
+        "name": "envoy.retry_host_predicates.previous_hosts",
+        "typed_config": {"@type": "type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"},
+    })
+}
+
+/// A cluster's options that end connections idle for this long.
+pub fn http_options(idle_timeout: &Value) -> Value {
+    json!({"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+        "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+        "common_http_protocol_options": {"idle_timeout": idle_timeout},
+        "explicit_http_config": {"http_protocol_options": {}},
+    }})
 }
 
 /// The Berth config of a manifest, with what tests need to see: quick scrapes, decisions in a header, a known pool name.
@@ -179,15 +198,8 @@ pub async fn keeps_its_promises(rig: &Rig) -> Result<()> {
     );
     assert_eq!(answer.header("endpoint-load-metrics"), "", "the client did not ask");
     let received = rig.received("a", CHAT)?.pop().context("nothing came")?;
-    let header = |name: &str| {
-        received
-            .headers
-            .iter()
-            .find(|(key, _)| key == name)
-            .map(|(_, value)| value.as_str())
-    };
-    assert_eq!(header("x-gateway-model-name"), Some("llama"));
-    assert_eq!(header("endpoint-load-metrics-format"), Some("TEXT"));
+    assert_eq!(received.header("x-gateway-model-name"), Some("llama"));
+    assert_eq!(received.header("endpoint-load-metrics-format"), Some("TEXT"));
 
     // A client names the pod it wants, in every way that a proxy could understand.
     let wanted = rig.pod("c")?.address().to_string();

@@ -8,7 +8,7 @@ use berth_tests_e2e::client::Client;
 use berth_tests_e2e::rig::{Rig, Setup};
 use berth_tests_simulator::server::Fault;
 
-use crate::support::{busy, chat, idle, pods, routed};
+use crate::support::{busy, chat, idle, logged, pods, routed};
 
 /// Requests go by what the pods show now, on both workers.
 async fn routes_by_fresh_readings(rig: &Rig) -> Result<()> {
@@ -22,10 +22,6 @@ async fn routes_by_fresh_readings(rig: &Rig) -> Result<()> {
         }
     }
     Ok(())
-}
-
-async fn logged(rig: &Rig, text: &str) -> Result<()> {
-    rig.until(text, async || Ok(rig.envoy.log_text().contains(text))).await
 }
 
 #[tokio::test]

@@ -12,9 +12,8 @@ use berth_tests_e2e::rig::{Rig, Setup};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use crate::discovery::{ENDPOINT, ENDPOINTS};
 use crate::pages::{Asked, Pages};
-use crate::support::{CHAT, busy, chat, full, idle, lands, pods, routed};
+use crate::support::{CHAT, ENDPOINT, ENDPOINTS, busy, chat, full, goes_to, idle, knows, lands, logged, pods, routed};
 
 const TOKEN: &str = "Bearer first-token";
 const PATH: &str = "/apis/discovery.k8s.io/v1/namespaces/prod/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3Dllama&limit=20";
@@ -118,21 +117,6 @@ impl Traffic {
     }
 }
 
-async fn knows(rig: &Rig, count: u64) -> Result<()> {
-    rig.until(&format!("{count} pods"), async || Ok(rig.stat("pods").await? == count))
-        .await
-}
-
-/// Waits until a cheap request lands here: readings and readiness have arrived.
-async fn goes_to(rig: &Rig, pod: &str) -> Result<()> {
-    let client = rig.client();
-    rig.until(&format!("a request at {pod}"), async || {
-        let answer = client.post(CHAT, &chat("llama", "probe", 50, 1)).await?;
-        Ok(answer.status == 200 && answer.pod() == pod)
-    })
-    .await
-}
-
 fn pin(rig: &Rig) -> Result<()> {
     rig.pod("a")?.pin(idle());
     rig.pod("b")?.pin(busy());
@@ -193,8 +177,7 @@ async fn the_pods_of_a_kubernetes_service_come_and_go_under_traffic() -> Result<
         (500, "", "status 500"),
     ] {
         server.answer(move |_| (status, body.to_owned()));
-        rig.until(line, async || Ok(rig.envoy.log_text().contains(line)))
-            .await?;
+        logged(&rig, line).await?;
         ensure!(rig.stat("pods").await? == 2);
         routed(&rig.client(), &chat("llama", "still", 10, 1)).await?;
     }
@@ -281,13 +264,7 @@ async fn the_example_for_the_kubernetes_api_takes_a_renewed_token_from_its_file(
         "Bearer second-token",
         vec![slice("a", ports[0], READY), slice("b", ports[1], READY)],
     ));
-    rig.until("the old token to be refused", async || {
-        Ok(rig
-            .envoy
-            .log_text()
-            .contains("the token in discovery.headers is missing or old"))
-    })
-    .await?;
+    logged(&rig, "the token in discovery.headers is missing or old").await?;
     write("second-token")?;
     knows(&rig, 2).await
 }
@@ -323,8 +300,7 @@ async fn the_pods_of_a_plain_list_come_and_go_under_traffic() -> Result<()> {
     ensure!(rig.stat("addresses_refused").await? == 1);
     for (body, line) in [("{}", "not a JSON list of pods"), (r#"["pod-b:80"]"#, "is not ip:port")] {
         server.answer(move |_| (200, body.to_owned()));
-        rig.until(line, async || Ok(rig.envoy.log_text().contains(line)))
-            .await?;
+        logged(&rig, line).await?;
         ensure!(rig.stat("pods").await? == 1);
     }
     server.answer(list(json!([at(0), at(1)])));

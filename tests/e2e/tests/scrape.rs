@@ -5,7 +5,7 @@ use berth_tests_e2e::rig::{Rig, Setup};
 use berth_tests_simulator::server::{Fault, Pinned, SimulatorConfig};
 use serde_json::json;
 
-use crate::support::{CHAT, busy, chat, idle, pod, pods, routed, streamed};
+use crate::support::{CHAT, busy, chat, idle, logged, pod, pods, routed, streamed};
 
 const SECRET: &str = "Bearer s3cret-of-the-scrape";
 
@@ -162,10 +162,7 @@ async fn gauges_that_freeze_under_load_are_not_believed() -> Result<()> {
         async || Ok(rig.stat("scrapes").await? >= began + 140),
     )
     .await?;
-    rig.until("the frozen pod in the log", async || {
-        Ok(rig.envoy.log_text().contains("has not moved"))
-    })
-    .await?;
+    logged(&rig, "has not moved").await?;
     let log = rig.envoy.log_text();
     let a = rig.pod("a")?.address().to_string();
     ensure!(

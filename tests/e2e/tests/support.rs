@@ -10,6 +10,16 @@ use serde_json::{Value, json};
 pub const CHAT: &str = "/v1/chat/completions";
 pub const JSON: (&str, &str) = ("content-type", "application/json");
 
+/// The endpoint as it is rendered for `--dns 127.0.0.1:1`.
+pub const ENDPOINT: &str =
+    "              - endpoint: { address: { socket_address: { address: \"127.0.0.1\", port_value: 1 } } }\n";
+/// The endpoints of pods `a`, `b` and `c` in its place.
+pub const ENDPOINTS: &str =
+    "              - endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: @port:a@ } } }
+              - endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: @port:b@ } } }
+              - endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: @port:c@ } } }
+";
+
 /// A fast pod with the base model `llama` and these adapters. 4,000 blocks of 16 tokens.
 pub fn pod(name: &str, adapters: &[&str]) -> SimulatorConfig {
     SimulatorConfig {
@@ -132,6 +142,27 @@ pub async fn ledger_empties(rig: &Rig) -> Result<()> {
         let answer = routed(&client, &chat("llama", "probe", 1, 1)).await?;
         let header = answer.header("x-berth-decision").to_owned();
         Ok(!header.contains(";harm=") && !header.contains(";queue=") && !header.contains(";memory="))
+    })
+    .await
+}
+
+/// Waits until this is in Envoy's log.
+pub async fn logged(rig: &Rig, text: &str) -> Result<()> {
+    rig.until(text, async || Ok(rig.envoy.log_text().contains(text))).await
+}
+
+/// Waits until the poller knows so many pods.
+pub async fn knows(rig: &Rig, count: u64) -> Result<()> {
+    rig.until(&format!("{count} pods"), async || Ok(rig.stat("pods").await? == count))
+        .await
+}
+
+/// Waits until a cheap request lands here: readings and readiness have arrived.
+pub async fn goes_to(rig: &Rig, pod: &str) -> Result<()> {
+    let client = rig.client();
+    rig.until(&format!("a request at {pod}"), async || {
+        let answer = client.post(CHAT, &chat("llama", "probe", 50, 1)).await?;
+        Ok(answer.status == 200 && answer.pod() == pod)
     })
     .await
 }

@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 /// The project's root folder.
 #[must_use]
 pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    package.ancestors().nth(2).unwrap_or(package).to_path_buf()
 }
 
 /// A wasm artifact from `dist/`.

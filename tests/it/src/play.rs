@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use berth_shared_state::names;
 
-use crate::scenario::{AFTER_MILLIS, Expect, Life, OneOf, Request, Scenario, Step, Then};
+use crate::scenario::{AFTER_MILLIS, Expect, Life, OneOf, Request, Says, Scenario, Step, Then};
 
 /// A proxy with Berth in it, in front of the scenario's pods.
 pub trait Proxy {
@@ -20,7 +20,7 @@ pub trait Proxy {
     /// What is wrong with the step.
     fn set(&mut self, pod: &str, keys: &serde_json::Value) -> Result<(), String>;
     /// Discovery answers otherwise from now on.
-    fn discovery(&mut self, says: &str);
+    fn discovery(&mut self, says: Says);
     /// The poller dies or starts.
     fn service(&mut self, life: Life);
     /// A client sends a request, which is then with a pod or over. `id` names it for [`Self::go_on`].
@@ -106,7 +106,7 @@ impl<P: Proxy> Player<'_, P> {
         if let Some(life) = step.service {
             self.proxy.service(life);
         }
-        if let Some(says) = &step.discovery {
+        if let Some(says) = step.discovery {
             self.proxy.discovery(says);
         }
         if let Some(request) = &step.request {
@@ -114,7 +114,7 @@ impl<P: Proxy> Player<'_, P> {
         }
         if let Some(name) = &step.finish {
             let id = *self.named.get(name).ok_or_else(|| format!("no request {name}"))?;
-            self.proxy.go_on(id, step.then);
+            self.proxy.go_on(id, step.then.unwrap_or_default());
         }
         match &step.log {
             Some(text) if !self.proxy.log().iter().any(|line| line.contains(text)) => Err(format!(
@@ -128,6 +128,8 @@ impl<P: Proxy> Player<'_, P> {
     fn requests(&mut self, step: &Step, request: &Request) -> Result<(), String> {
         let mut counts: BTreeMap<String, u32> = BTreeMap::new();
         let times = step.burst.unwrap_or(1);
+        let then = step.then.unwrap_or_default();
+        let expect = step.expect.clone().unwrap_or_default();
         for time in 1..=times {
             self.sent += 1;
             let worker = step.worker.unwrap_or((self.sent as usize - 1) % WORKERS);
@@ -142,7 +144,7 @@ impl<P: Proxy> Player<'_, P> {
             if let Some(name) = &step.id {
                 self.named.insert(name.clone(), self.sent);
             }
-            let mut wrong = wrong(&step.expect, &seen, P::SHOWS_UPSTREAM);
+            let mut wrong = wrong(&expect, &seen, P::SHOWS_UPSTREAM);
             wrong.extend(spoofed(request, &seen));
             if !wrong.is_empty() {
                 return Err(format!(
@@ -151,12 +153,12 @@ impl<P: Proxy> Player<'_, P> {
                     told(&seen)
                 ));
             }
-            if step.then != Then::Open && seen.served_by.is_some() {
-                self.proxy.go_on(self.sent, step.then);
+            if then != Then::Open && seen.served_by.is_some() {
+                self.proxy.go_on(self.sent, then);
             }
             self.proxy.wait(step.every_ms.unwrap_or(AFTER_MILLIS));
         }
-        for (pod, [least, most]) in &step.expect.between {
+        for (pod, [least, most]) in &expect.between {
             let count = counts.get(pod).copied().unwrap_or(0);
             if !(*least..=*most).contains(&count) {
                 return Err(format!(

@@ -29,7 +29,8 @@ pub struct Scenario {
     /// How pods are found.
     #[serde(default)]
     pub discovery: Discovery,
-    /// Nobody polls from the start.
+    /// The service does not run from the start. In the wasm a filter polls then, unless `top` gives the role to the
+    /// service; on the core nobody does.
     #[serde(default)]
     pub without_service: bool,
     /// Name -> state, as [`crate::page::Pod`].
@@ -84,8 +85,8 @@ pub struct Step {
     pub set: Option<BTreeMap<String, Value>>,
     /// The poller dies, or starts.
     pub service: Option<Life>,
-    /// What discovery answers from now on, as [`crate::world::World::pods_page`] knows it.
-    pub discovery: Option<String>,
+    /// What discovery answers from now on.
+    pub discovery: Option<Says>,
     /// A request is sent.
     pub request: Option<Request>,
     /// Sent so many times.
@@ -97,15 +98,32 @@ pub struct Step {
     /// Names the request for `finish`.
     pub id: Option<String>,
     /// What becomes of it, and of the request named by `finish`.
-    #[serde(default)]
-    pub then: Then,
+    pub then: Option<Then>,
     /// A request in flight goes on.
     pub finish: Option<String>,
     /// What must have happened to the request.
-    #[serde(default)]
-    pub expect: Expect,
+    pub expect: Option<Expect>,
     /// Some log line has this text.
     pub log: Option<String>,
+}
+
+/// What discovery answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Says {
+    /// The pods as they are.
+    #[default]
+    Ok,
+    /// No connection.
+    Refused,
+    /// Nothing.
+    Silent,
+    /// A page of somebody else.
+    Foreign,
+    /// The first half.
+    Cut,
+    /// All pods at the own machine.
+    Local,
 }
 
 /// What a poller does.
@@ -251,26 +269,13 @@ impl Scenario {
             return Err("pool and pools".to_owned());
         }
         for (number, step) in (1..).zip(&self.steps) {
-            let kinds = [
-                step.wait_ms.is_some(),
-                step.set.is_some(),
-                step.service.is_some(),
-                step.discovery.is_some(),
-                step.request.is_some(),
-                step.finish.is_some(),
-                step.log.is_some(),
-            ];
-            if kinds.iter().filter(|kind| **kind).count() != 1 {
-                return Err(format!(
-                    "step {number} must be exactly one of wait_ms, set, service, discovery, request, finish, log"
-                ));
-            }
+            step.check().map_err(|error| format!("step {number}: {error}"))?;
             for name in step
                 .set
                 .iter()
                 .flatten()
                 .map(|(name, _)| name)
-                .chain(step.expect.names())
+                .chain(step.expect.iter().flat_map(Expect::names))
             {
                 if !self.pods.contains_key(name) {
                     return Err(format!("step {number}: there is no pod {name}"));
@@ -307,6 +312,37 @@ impl Scenario {
         let mut document = self.top.clone();
         document.insert("pools".to_owned(), Value::Array(pools));
         Value::Object(document)
+    }
+}
+
+impl Step {
+    /// It is of one kind, and has no key that its kind does not read.
+    fn check(&self) -> Result<(), String> {
+        let kinds = [
+            self.wait_ms.is_some(),
+            self.set.is_some(),
+            self.service.is_some(),
+            self.discovery.is_some(),
+            self.request.is_some(),
+            self.finish.is_some(),
+            self.log.is_some(),
+        ];
+        if kinds.iter().filter(|kind| **kind).count() != 1 {
+            return Err("exactly one of wait_ms, set, service, discovery, request, finish, log".to_owned());
+        }
+        let requested = self.request.is_some();
+        let idle = [
+            ("burst", self.burst.is_some() && !requested),
+            ("every_ms", self.every_ms.is_some() && !requested),
+            ("worker", self.worker.is_some() && !requested),
+            ("id", self.id.is_some() && !requested),
+            ("expect", self.expect.is_some() && !requested),
+            ("then", self.then.is_some() && !requested && self.finish.is_none()),
+        ];
+        match idle.iter().find(|(_, idle)| *idle) {
+            Some((key, _)) => Err(format!("nothing reads {key} here")),
+            None => Ok(()),
+        }
     }
 }
 
@@ -468,6 +504,42 @@ mod tests {
         check(("[\"core\"]", "[\"cor\"]"), false);
         check(("\"request\": {}", "\"request\": {}, \"wait_ms\": 1"), false);
         check(("\"request\": {}, \"expect\": {\"pod\": \"a\"}", ""), false);
+    }
+
+    #[test]
+    fn a_step_has_only_keys_that_its_kind_reads() {
+        let step = "\"request\": {}, \"expect\": {\"pod\": \"a\"}";
+        for key in [
+            "\"expect\": {}",
+            "\"burst\": 2",
+            "\"every_ms\": 1",
+            "\"worker\": 0",
+            "\"id\": \"r\"",
+        ] {
+            check((step, &format!("\"request\": {{}}, {key}")), true);
+            check((step, &format!("\"finish\": \"r\", {key}")), false);
+            check((step, &format!("\"wait_ms\": 1, {key}")), false);
+        }
+        check((step, "\"request\": {}, \"then\": \"open\""), true);
+        check((step, "\"finish\": \"r\", \"then\": \"done\""), true);
+        check((step, "\"log\": \"line\", \"then\": \"done\""), false);
+    }
+
+    #[test]
+    fn discovery_says_one_of_what_is_known() {
+        let step = "\"request\": {}, \"expect\": {\"pod\": \"a\"}";
+        for (says, good) in [
+            ("ok", true),
+            ("refused", true),
+            ("silent", true),
+            ("foreign", true),
+            ("cut", true),
+            ("local", true),
+            ("refusd", false),
+            ("", false),
+        ] {
+            check((step, &format!("\"discovery\": \"{says}\"")), good);
+        }
     }
 
     #[test]

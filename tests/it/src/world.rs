@@ -7,7 +7,7 @@ use std::rc::Rc;
 use serde_json::{Value, json};
 
 use crate::page::{Page, Pod};
-use crate::scenario::{Discovery, Scenario};
+use crate::scenario::{Discovery, Says, Scenario};
 
 /// Attempts that the rendered routes make at most: the list has three pods.
 const ATTEMPTS_MAX: usize = 3;
@@ -25,9 +25,8 @@ pub struct World {
     /// Requests at each pod.
     active: BTreeMap<String, u32>,
     discovery: Discovery,
-    /// What discovery answers: `ok`, `refused`, `silent`, `foreign`, `cut`, or `local`: all
-    /// pods at the own machine.
-    says: String,
+    /// What discovery answers.
+    says: Says,
 }
 
 /// Where the proxy's attempts ended.
@@ -62,7 +61,7 @@ impl World {
             addresses,
             active: BTreeMap::new(),
             discovery: scenario.discovery,
-            says: "ok".to_owned(),
+            says: Says::default(),
         })
     }
 
@@ -98,8 +97,8 @@ impl World {
     }
 
     /// What discovery answers from now on.
-    pub fn discovery(&mut self, says: &str) {
-        says.clone_into(&mut self.says);
+    pub fn discovery(&mut self, says: Says) {
+        self.says = says;
     }
 
     /// The answer about all pods of a pool, by the scenario's way of discovery.
@@ -110,12 +109,13 @@ impl World {
             Discovery::Json => self.list(),
             Discovery::Static | Discovery::EnvoyAdmin => self.clusters(pool),
         };
-        match self.says.as_str() {
-            "refused" => Page::Refused,
-            "silent" => Page::Silent,
-            "foreign" => Page::Answer(200, "<html>welcome</html>".to_owned()),
-            "cut" => Page::Answer(200, page.chars().take(page.len() / 2).collect()),
-            "local" => {
+        match self.says {
+            Says::Ok => Page::Answer(200, page),
+            Says::Refused => Page::Refused,
+            Says::Silent => Page::Silent,
+            Says::Foreign => Page::Answer(200, "<html>welcome</html>".to_owned()),
+            Says::Cut => Page::Answer(200, page.chars().take(page.len() / 2).collect()),
+            Says::Local => {
                 let mut page = page;
                 for address in self.addresses.values() {
                     let ip = address.split(':').next().unwrap_or_default();
@@ -123,7 +123,6 @@ impl World {
                 }
                 Page::Answer(200, page)
             }
-            _ => Page::Answer(200, page),
         }
     }
 

@@ -7,12 +7,12 @@ use std::time::Duration;
 use berth_shared_state::config::{Config, Discovery};
 use berth_shared_state::limits::{LEASE, LEASE_LOOK, LEASE_MAX, LEASE_PROVEN, TICK};
 use berth_shared_state::names::{self, Keys};
-use berth_shared_state::table;
+use berth_shared_state::table::Table;
 use berth_tests_host::{Answer, CasRules, Host, PluginId, Thread};
 use berth_tests_it::artifact;
 use fastrand::Rng;
 
-use crate::scenarios::wasm::{VM_ID, plugin, process_with};
+use crate::scenarios::wasm::{plugin, process_with, table};
 
 /// Time without a living poller after the death of one that has lived for a minute, or the first: its lease, a look, and a tick to poll in.
 const GAP: u64 = LEASE.0 + LEASE_LOOK.0 + 2 * TICK.0;
@@ -72,13 +72,10 @@ impl Proxy {
         self.host.now().as_millis() as u64
     }
 
-    /// Age of the table, in milliseconds.
+    /// The table of the newest configuration.
     #[track_caller]
-    fn table(&self) -> table::Table {
-        let stored = self
-            .host
-            .shared_data(VM_ID, &Keys::of(&config(self.configs).pools[0]).table);
-        table::decode(&stored.expect("a table").0).expect("a table")
+    fn table(&self) -> Table {
+        table(&self.host, &Keys::of(&config(self.configs).pools[0]))
     }
 
     /// Every pod was read within this time.
@@ -236,8 +233,7 @@ fn two_pools_of_one_name_are_read_each_by_its_own() {
     host.advance(Duration::from_secs(5));
     for document in &documents {
         let config = Config::parse(document.as_bytes()).expect("it is valid");
-        let stored = host.shared_data(VM_ID, &Keys::of(&config.pools[0]).table);
-        let table = table::decode(&stored.expect("a table").0).expect("a table");
+        let table = table(&host, &Keys::of(&config.pools[0]));
         let pods: Vec<_> = table
             .pods
             .iter()

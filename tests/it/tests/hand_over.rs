@@ -3,39 +3,22 @@
 use berth_shared_state::names;
 use berth_tests_host::{Headers, Step, Stream};
 use berth_tests_it::play::Proxy;
-use berth_tests_it::scenario::Scenario;
 use serde_json::{Value, json};
 
-use crate::scenarios::wasm::Wasm;
+use crate::scenarios::wasm::{Wasm, head, unread};
 
 const BODY: &[u8] = br#"{"model": "base", "messages": [{"role": "user", "content": "hello"}]}"#;
 
 /// Pods a (idle) and b (busy) that were read, behind a filter that hands over.
 fn proxy(body: &Value) -> Wasm {
-    let file = json!({
-        "story": "", "runs": ["wasm"], "steps": [],
-        "pods": {"a": {}, "b": {"running": 9, "kv": 0.5}},
-        "top": {"body": body},
-    });
-    let scenario: Scenario = serde_json::from_value(file).expect("a scenario");
-    let mut wasm = Wasm::of(&scenario).expect("it starts");
+    let pods = json!({"a": {}, "b": {"running": 9, "kv": 0.5}});
+    let mut wasm = unread(&pods, json!({"top": {"body": body}}));
     wasm.wait(1500);
     wasm
 }
 
 fn handing_over() -> Wasm {
     proxy(&json!({"mode": "hand-over"}))
-}
-
-fn head(more: &[(&str, &str)]) -> Headers {
-    let mut head = vec![
-        (":method", "POST"),
-        (":path", "/v1/chat/completions"),
-        (":authority", "models.example"),
-        ("content-type", "application/json"),
-    ];
-    head.extend(more);
-    Headers::from(head.as_slice())
 }
 
 /// Filter state as the filter behind reads it.

@@ -133,10 +133,12 @@ fn the_sample_has_what_the_resources_name() {
         ("envoy-gateway/sample.yaml", "envoy-gateway/berth.yaml"),
     ] {
         let sample = load(sample).expect("YAML");
+        let mut seen = 0;
         for document in load(resources).expect("YAML") {
             let spec = &document["spec"];
             let several = spec["targetRefs"].as_array().into_iter().flatten();
             for target in several.chain(spec.get("targetRef")) {
+                seen += 1;
                 let kind = target["kind"].as_str().expect("a kind");
                 assert!(
                     of_kind(&sample, kind).any(|found| found["metadata"]["name"] == target["name"]
@@ -145,5 +147,6 @@ fn the_sample_has_what_the_resources_name() {
                 );
             }
         }
+        assert!(seen > 0, "{resources} names nothing");
     }
 }

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use berth_shared_state::limits::LEDGER_VIEW_SILENT;
-use berth_shared_state::{names, table};
-use berth_tests_host::{Headers, Host, LogLevel, PluginId, Step, Stream, Thread};
+use berth_shared_state::names;
+use berth_tests_host::{Host, LogLevel, PluginId, Step, Stream, Thread};
 use berth_tests_it::artifact;
 use berth_tests_it::play::{Proxy, Seen};
-use berth_tests_it::scenario::{Request, Scenario, Then};
+use berth_tests_it::scenario::{Request, Then};
 use serde_json::{Value, json};
 
-use crate::scenarios::wasm::{VM_ID, Wasm, plugin, process};
+use crate::scenarios::wasm::{VM_ID, Wasm, head, plugin, process, table, unread};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -21,15 +21,6 @@ fn proxy(pods: &Value) -> Wasm {
     let mut wasm = unread(pods, json!({}));
     wasm.wait(1500);
     wasm
-}
-
-fn unread(pods: &Value, more: Value) -> Wasm {
-    let mut file = json!({"story": "", "runs": ["wasm"], "pods": pods, "steps": []});
-    if let (Value::Object(file), Value::Object(more)) = (&mut file, more) {
-        file.extend(more);
-    }
-    let scenario: Scenario = serde_json::from_value(file).expect("a scenario");
-    Wasm::of(&scenario).expect("it starts")
 }
 
 fn tokens(prompt: usize) -> Request {
@@ -46,16 +37,6 @@ fn unlike(number: u64, prompt: usize) -> Request {
         number,
         ..tokens(prompt)
     }
-}
-
-fn head() -> Headers {
-    let head = [
-        (":method", "POST"),
-        (":path", "/v1/chat/completions"),
-        (":authority", "models.example"),
-        ("content-type", "application/json"),
-    ];
-    Headers::from(head)
 }
 
 const BODY: &[u8] = br#"{"messages": [{"role": "user", "content": "hello"}]}"#;
@@ -105,7 +86,7 @@ fn without_flag() -> (Host, PluginId) {
 fn without_the_body_flag_requests_are_let_go_and_the_log_has_the_remedy() {
     let (mut host, filter) = without_flag();
     let stream = host.open(filter, 0);
-    assert_eq!(stream.request_headers(&mut host, head(), false), Step::PauseAll);
+    assert_eq!(stream.request_headers(&mut host, head(&[]), false), Step::PauseAll);
     assert_eq!(stream.request_body(&mut host, BODY, true), Step::NotCalled);
     host.advance(450 * MS);
     assert!(stream.is_held(), "a slow upload looks the same for half a second");
@@ -121,7 +102,7 @@ fn without_the_body_flag_requests_are_let_go_and_the_log_has_the_remedy() {
 
     let next = host.open(filter, 0);
     assert_eq!(
-        next.request_headers(&mut host, head(), false),
+        next.request_headers(&mut host, head(&[]), false),
         Step::Continue,
         "nothing is held any more"
     );
@@ -133,7 +114,7 @@ fn a_slow_upload_is_just_slow_once_the_flag_is_proven() {
     let mut wasm = proxy(&json!({"a": {}}));
     assert_eq!(pods(&wasm.send(1, 0, &tokens(10))), ["a"]);
     let stream = wasm.host.open(wasm.filter, 0);
-    assert_eq!(stream.request_headers(&mut wasm.host, head(), false), Step::Pause);
+    assert_eq!(stream.request_headers(&mut wasm.host, head(&[]), false), Step::Pause);
     wasm.wait(20_000);
     assert!(stream.is_held());
     stream.request_body(&mut wasm.host, BODY, true);
@@ -145,7 +126,7 @@ fn a_slow_upload_is_just_slow_once_the_flag_is_proven() {
 fn a_body_that_ends_with_trailers_is_decided() {
     let mut wasm = proxy(&json!({"a": {}, "b": {"running": 9, "kv": 0.5}}));
     let stream = wasm.host.open(wasm.filter, 0);
-    stream.request_headers(&mut wasm.host, head(), false);
+    stream.request_headers(&mut wasm.host, head(&[]), false);
     assert_eq!(stream.request_body(&mut wasm.host, BODY, false), Step::Pause);
     stream.request_trailers(&mut wasm.host, [("x-checksum", "1")]);
     assert_eq!(destination(&stream).as_deref(), Some("10.0.0.1:8000,10.0.0.2:8000"));
@@ -157,7 +138,7 @@ fn a_body_that_ends_with_trailers_is_decided() {
 fn a_body_in_single_bytes_is_decided_at_its_end() {
     let mut wasm = proxy(&json!({"a": {}}));
     let stream = wasm.host.open(wasm.filter, 0);
-    stream.request_headers(&mut wasm.host, head(), false);
+    stream.request_headers(&mut wasm.host, head(&[]), false);
     for (index, byte) in BODY.iter().enumerate() {
         assert!(stream.is_held(), "after {index} bytes");
         stream.request_body(&mut wasm.host, &[*byte], false);
@@ -374,11 +355,6 @@ fn reported(wasm: &mut Wasm, request: &Request, report: &str) -> (Option<String>
     (asked, sent.headers.get(names::LOAD_REPORT).map(str::to_owned))
 }
 
-fn table(wasm: &Wasm) -> table::Table {
-    let stored = wasm.host.shared_data(VM_ID, &wasm.keys().table).expect("a table");
-    table::decode(&stored.0).expect("a table")
-}
-
 const REPORT: &str = "TEXT named_metrics.num_requests_waiting=3.0, named_metrics.kv_cache_usage_perc=0.25";
 
 #[test]
@@ -389,7 +365,7 @@ fn a_load_report_reaches_the_table_and_no_client_that_did_not_ask() {
         let got = reported(&mut wasm, &tokens(10), REPORT);
         assert_eq!(got, (Some("TEXT".to_owned()), None));
         wasm.wait(300);
-        let load = table(&wasm).pods[0].load;
+        let load = table(&wasm.host, &wasm.keys()).pods[0].load;
         assert_eq!((load.waiting, load.kv_mean), (Some(3), Some(0.25)));
         assert_eq!(wasm.host.counter("berth.pool.pods.load_reports"), Some(1));
         wasm.sound().expect("no trap");
@@ -407,7 +383,7 @@ fn a_client_that_asks_for_a_load_report_gets_it_in_its_format() {
     let got = reported(&mut wasm, &request, report);
     assert_eq!(got, (Some("JSON".to_owned()), Some(report.to_owned())));
     wasm.wait(300);
-    assert_eq!(table(&wasm).pods[0].load.waiting, Some(3));
+    assert_eq!(table(&wasm.host, &wasm.keys()).pods[0].load.waiting, Some(3));
 }
 
 #[test]
@@ -429,7 +405,7 @@ fn with_reports_off_no_header_is_added_read_or_removed() {
         (None, Some(REPORT.to_owned()))
     );
     wasm.wait(300);
-    assert_eq!(table(&wasm).pods[0].load.waiting, Some(0));
+    assert_eq!(table(&wasm.host, &wasm.keys()).pods[0].load.waiting, Some(0));
     assert_eq!(wasm.host.shared_data(VM_ID, &wasm.keys().reports), None);
 }
 

@@ -1,27 +1,16 @@
 //! `berth-lab`: runs the scenarios, prints the tables, and writes docs/lab.md with its plots where asked to.
 
 use anyhow::{Context, Result, bail};
+use berth_filter_routing::cost::Terms;
 use berth_tests_lab::arm::Arm;
 use berth_tests_lab::client::trace::Traces;
 use berth_tests_lab::scenario::{Family, Scenario, catalogue, load_sweep};
 use berth_tests_lab::study::{Plan, Results, study};
 use berth_tests_lab::{document, report};
 use clap::Parser;
+use clap::builder::PossibleValuesParser;
 use std::path::PathBuf;
 
-/// Terms of Berth's cost, for the ablation.
-const TERMS: [&str; 10] = [
-    "queue",
-    "prefill",
-    "away",
-    "harm",
-    "memory",
-    "adapter",
-    "overdue",
-    "failed",
-    "stuck",
-    "uncertainty",
-];
 /// The references run on this part of the requests: the lookahead is slow.
 const PART: f64 = 0.25;
 
@@ -44,7 +33,7 @@ struct Arguments {
     #[arg(long, default_value_t = 1.0)]
     size: f64,
     /// Berth decides without these terms.
-    #[arg(long, value_delimiter = ',', value_parser = TERMS)]
+    #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(terms()))]
     without: Vec<String>,
     /// Only the main tables: no load sweep, references or ablation.
     #[arg(long)]
@@ -161,14 +150,14 @@ fn extras(plan: &Plan, scenarios: Vec<Scenario>, traces: &Traces) -> document::E
     let several: Vec<Scenario> = scenarios.into_iter().filter(several).collect();
     let ablation = timed("ablation", || {
         let full = study(several.clone(), &alone, traces);
-        let run = |term: &&str| {
+        let run = |term: &str| {
             let plan = Plan {
-                without: vec![(*term).to_owned()],
+                without: vec![term.to_owned()],
                 ..alone.clone()
             };
-            ((*term).to_owned(), study(several.clone(), &plan, traces))
+            (term.to_owned(), study(several.clone(), &plan, traces))
         };
-        let runs: Vec<(String, Results)> = TERMS.iter().map(run).collect();
+        let runs: Vec<(String, Results)> = terms().map(run).collect();
         report::ablation(&full, &runs)
     });
     document::Extras {
@@ -176,6 +165,11 @@ fn extras(plan: &Plan, scenarios: Vec<Scenario>, traces: &Traces) -> document::E
         references: Some(references),
         ablation: Some(ablation),
     }
+}
+
+/// Names of the terms of Berth's cost, each of which the ablation leaves out once.
+fn terms() -> impl Iterator<Item = &'static str> {
+    Terms::default().named().into_iter().map(|(name, _)| name)
 }
 
 fn timed<T>(what: &str, run: impl FnOnce() -> T) -> T {

@@ -11,9 +11,9 @@ use anyhow::{Context, bail};
 use berth_shared_state::config::{BodyMode, Config, Discovery, Pool};
 use berth_shared_state::limits::{BODY_HOLD_MARGIN_BYTES, BODY_HOLD_RENDERED_BYTES};
 use berth_shared_state::names;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::EnvoyArgs;
+use super::{EnvoyArgs, embedded, environment, stripped, yaml};
 
 const TEMPLATE: &str = include_str!("envoy.yaml");
 const POOL: &str = include_str!("pool.yaml");
@@ -52,22 +52,22 @@ pub fn render(config: &Config, document: &[u8], args: &EnvoyArgs) -> anyhow::Res
     if config.body.mode == BodyMode::HandOver {
         bail!("body.mode \"hand-over\" is for proxies that refuse Berth a flag, and this one has it: leave it out");
     }
-    let embedded = embedded(document)?;
-    let held = Config::parse(embedded.as_bytes()).map_or(BODY_HOLD_RENDERED_BYTES, |config| config.body.hold_bytes);
+    // Held bodies may be as large as the rendered routes allow.
+    let (embedded, as_embedded) = embedded(document, &[("hold", json!(BODY_HOLD_RENDERED_BYTES))])?;
+    let limit = as_embedded.body.hold_bytes.saturating_add(BODY_HOLD_MARGIN_BYTES);
     let wasm = |name: &str| yaml(&Path::new(&args.wasm).join(name).display().to_string());
     let clusters: Vec<String> = pools.iter().map(|pool| cluster(pool, args)).collect::<Result<_, _>>()?;
+    let scrapes = scrape_clusters(pools)?;
     let values = [
-        ("POOLS", clusters.concat().trim_end().to_owned()),
-        ("SCRAPES", scrape_clusters(pools)?.trim_end().to_owned()),
         ("LISTEN_IP", args.listen.ip().to_string()),
         ("LISTEN_PORT", args.listen.port().to_string()),
         ("ADMIN_IP", args.admin.ip().to_string()),
         ("ADMIN_PORT", args.admin.port().to_string()),
         ("ROUTES", routes(pools, &args.forward)),
         ("TIMEOUT", format!("{}s", args.timeout)),
-        ("BODY_LIMIT", held.saturating_add(BODY_HOLD_MARGIN_BYTES).to_string()),
+        ("BODY_LIMIT", limit.to_string()),
         ("STRIP", strip(config)),
-        ("CONFIG", yaml(&embedded)),
+        ("CONFIG", yaml(&embedded.to_string())),
         ("FILTER_WASM", wasm("berth_filter.wasm")),
         ("SERVICE_WASM", wasm("berth_service.wasm")),
         ("ADMIN_CLUSTER", yaml(admin_cluster(pools)?)),
@@ -82,14 +82,14 @@ pub fn render(config: &Config, document: &[u8], args: &EnvoyArgs) -> anyhow::Res
             );
         }
     }
-    let mut out = TEMPLATE.replace("@EARLY@\n", &early(pools));
-    let (blocks, values) = values.split_at(2);
-    for (name, value) in blocks {
-        out = out.replace(&format!("@{name}@"), value);
-    }
-    out = select(&out, args.without_berth);
+    // Blocks of lines come first: some of their lines are for one variant.
+    let whole = TEMPLATE
+        .replace("@EARLY@\n", &early(pools))
+        .replace("@POOLS@", clusters.concat().trim_end())
+        .replace("@SCRAPES@", scrapes.trim_end());
+    let mut out = select(&whole, args.without_berth);
     for (name, value) in values {
-        out = out.replace(&format!("@{name}@"), value);
+        out = out.replace(&format!("@{name}@"), &value);
     }
     Ok(out)
 }
@@ -137,18 +137,6 @@ fn select(template: &str, without: bool) -> String {
     out
 }
 
-/// The config as it is put into Envoy: held bodies may be as large as the rendered routes allow.
-fn embedded(document: &[u8]) -> anyhow::Result<String> {
-    let mut value: Value = serde_json::from_slice(document).context("the config is not JSON")?;
-    if let Some(root) = value.as_object_mut() {
-        let body = root.entry("body").or_insert_with(|| json!({}));
-        if let Some(body) = body.as_object_mut() {
-            body.entry("hold").or_insert_with(|| json!(BODY_HOLD_RENDERED_BYTES));
-        }
-    }
-    Ok(value.to_string())
-}
-
 fn cluster_name(pool: &Pool) -> &str {
     match &pool.discovery {
         Discovery::EnvoyAdmin { cluster, .. } => cluster,
@@ -171,11 +159,9 @@ fn admin_cluster(pools: &[Pool]) -> anyhow::Result<&str> {
     Ok(admins.first().copied().unwrap_or(names::ADMIN_CLUSTER))
 }
 
-/// Every header that could steer is removed once more in front of Berth, so that a fail-open filter
-/// cannot be used to steer. Those that the config trusts stay for Berth to read.
+/// Mutations that remove what could steer.
 fn strip(config: &Config) -> String {
-    let trusted = |name: &str| config.trust.headers.iter().any(|trusted| trusted == name);
-    let names = names::STRIPPED.into_iter().filter(|name| !trusted(name));
+    let names = stripped(config).into_iter();
     let lines: Vec<String> = names
         .map(|name| format!("                          - remove: {name}"))
         .collect();
@@ -198,16 +184,6 @@ fn early(pools: &[Pool]) -> String {
 ",
         names::POOL
     )
-}
-
-/// Variables that scrape headers are made from must be let into the VM by name.
-fn environment(pools: &[Pool]) -> String {
-    let headers = pools
-        .iter()
-        .flat_map(|pool| pool.scrape.headers.iter().chain(pool.discovery.headers()));
-    let variables: BTreeSet<&str> = headers.map(|(_, variable)| variable.as_str()).collect();
-    let keys: Vec<String> = variables.into_iter().map(yaml).collect();
-    format!("{{ host_env_keys: [{}] }}", keys.join(", "))
 }
 
 fn endpoints(pool: &Pool, args: &EnvoyArgs) -> anyhow::Result<String> {
@@ -250,11 +226,6 @@ fn endpoints(pool: &Pool, args: &EnvoyArgs) -> anyhow::Result<String> {
         );
     }
     Ok(out.trim_end().to_owned())
-}
-
-/// A YAML scalar: JSON strings are YAML strings.
-pub(super) fn yaml(text: &str) -> String {
-    Value::from(text).to_string()
 }
 
 /// One route per pool and path, then one per path for what names no pool. The first of a pool says where to; the

@@ -3,14 +3,13 @@
 //! The folders `istio/` and `envoy-gateway/` hold what this renders for their configs, and tests run it. Deliberately
 //! not here: the pods, the Gateway and its routes, which people have already.
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use berth_shared_state::config::{BodyMode, Config, Discovery, Pool, size_text};
 use berth_shared_state::limits::{BODY_HOLD_BYTES, BODY_HOLD_MARGIN_BYTES, BODY_HOLD_RENDERED_BYTES};
 use berth_shared_state::names;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::envoy::yaml;
-use super::{EnvoyGatewayArgs, IstioArgs, KubernetesArgs, Way};
+use super::{EnvoyGatewayArgs, IstioArgs, KubernetesArgs, Way, embedded, environment, list, stripped, variables, yaml};
 
 const PLUGIN: &str = include_str!("istio-plugin.yaml");
 const EXTENSION: &str = include_str!("istio-extension.yaml");
@@ -40,7 +39,7 @@ pub fn istio(config: &Config, document: &[u8], args: &IstioArgs) -> anyhow::Resu
         Way::Plugins => (BodyMode::HandOver, BODY_HOLD_BYTES, PLUGINS, 4),
         Way::Hold => (BodyMode::Hold, BODY_HOLD_RENDERED_BYTES, HOLD, 18),
     };
-    let (embedded, held) = embedded(document, mode, hold)?;
+    let (embedded, held) = embedded_for(document, mode, hold)?;
     let meshed = pool.scrape.cluster == subset(port, host);
     let template = template
         .replace("@PLUGIN@", PLUGIN.trim_end())
@@ -118,7 +117,7 @@ pub fn envoy_gateway(config: &Config, document: &[u8], args: &EnvoyGatewayArgs) 
     if *namespace != args.common.namespace {
         bail!("the route is in namespace {namespace:?}: policies must be there too, so say --namespace {namespace}");
     }
-    let (embedded, held) = embedded(document, BodyMode::Hold, BODY_HOLD_RENDERED_BYTES)?;
+    let (embedded, held) = embedded_for(document, BodyMode::Hold, BODY_HOLD_RENDERED_BYTES)?;
     let limit = held.saturating_add(BODY_HOLD_MARGIN_BYTES).to_string();
     let listener = [&args.common.namespace, &args.common.gateway, &args.listener].map(String::as_str);
     let out = common(GATEWAY, config, &args.common, &indented(&embedded, 8))
@@ -156,23 +155,16 @@ fn found_by_envoy(pool: &Pool) -> anyhow::Result<(&str, &str)> {
 }
 
 /// The config as it is put into the resource, and the bytes that it lets be held.
-fn embedded(document: &[u8], mode: BodyMode, hold: usize) -> anyhow::Result<(String, usize)> {
-    let mut value: Value = serde_json::from_slice(document).context("the config is not JSON")?;
-    if let Some(root) = value.as_object_mut() {
-        let body = root.entry("body").or_insert_with(|| json!({}));
-        if let Some(body) = body.as_object_mut() {
-            body.entry("hold").or_insert_with(|| json!(size_text(hold as u64)));
-            if mode == BodyMode::HandOver {
-                body.entry("mode").or_insert_with(|| json!(mode));
-            }
-        }
+fn embedded_for(document: &[u8], mode: BodyMode, hold: usize) -> anyhow::Result<(String, usize)> {
+    let mut body = vec![("hold", json!(size_text(hold as u64)))];
+    if mode == BodyMode::HandOver {
+        body.push(("mode", json!(mode)));
     }
-    let text = serde_json::to_string_pretty(&value)?;
-    let config = Config::parse(text.as_bytes()).ok().context("the config is not valid")?;
+    let (value, config) = embedded(document, &body)?;
     if config.body.mode != mode {
         bail!("body.mode is another than these resources are for: leave it out");
     }
-    Ok((text, config.body.hold_bytes))
+    Ok((serde_json::to_string_pretty(&value)?, config.body.hold_bytes))
 }
 
 fn common(template: &str, config: &Config, args: &KubernetesArgs, embedded: &str) -> String {
@@ -189,22 +181,12 @@ fn common(template: &str, config: &Config, args: &KubernetesArgs, embedded: &str
 }
 
 fn named(out: &str, pool: &Pool, args: &KubernetesArgs) -> String {
-    let variables: Vec<String> = pool.scrape.headers.iter().map(|(_, variable)| yaml(variable)).collect();
-    out.replace(
-        "@ENVIRONMENT@",
-        &format!("{{ host_env_keys: [{}] }}", variables.join(", ")),
-    )
-    .replace("@SCRAPE_CLUSTER@", &yaml(&pool.scrape.cluster))
-    .replace("@SCRAPE_HEADER@", &yaml(&pool.scrape.address_header))
-    .replace("@DESTINATION@", names::DESTINATION_ENDPOINT)
-    .replace("@GATEWAY@", &args.gateway)
-    .replace("@NAMESPACE@", &args.namespace)
-}
-
-/// Every header that could steer; those that the config trusts stay for Berth to read.
-fn stripped(config: &Config) -> Vec<&'static str> {
-    let trusted = |name: &str| config.trust.headers.iter().any(|trusted| trusted == name);
-    names::STRIPPED.into_iter().filter(|name| !trusted(name)).collect()
+    out.replace("@ENVIRONMENT@", &environment([pool]))
+        .replace("@SCRAPE_CLUSTER@", &yaml(&pool.scrape.cluster))
+        .replace("@SCRAPE_HEADER@", &yaml(&pool.scrape.address_header))
+        .replace("@DESTINATION@", names::DESTINATION_ENDPOINT)
+        .replace("@GATEWAY@", &args.gateway)
+        .replace("@NAMESPACE@", &args.namespace)
 }
 
 fn lua(config: &Config, way: Way) -> String {
@@ -227,22 +209,23 @@ fn lua(config: &Config, way: Way) -> String {
         .replace("@ENDPOINTS@", names::STATE_ENDPOINTS)
 }
 
-/// Variables that scrape headers are made from, let in from the proxy's environment by name.
+/// Variables that are let in from the proxy's environment.
 fn plugin_variables(pool: &Pool) -> String {
-    if pool.scrape.headers.is_empty() {
+    let variables = variables([pool]);
+    if variables.is_empty() {
         return String::new();
     }
     let variable = |name: &str| format!("      - {{ name: {}, valueFrom: HOST }}\n", yaml(name));
-    let lines: String = pool.scrape.headers.iter().map(|(_, name)| variable(name)).collect();
+    let lines: String = variables.into_iter().map(variable).collect();
     format!("  vmConfig:\n    env:\n{lines}")
 }
 
 fn policy_variables(pool: &Pool) -> String {
-    if pool.scrape.headers.is_empty() {
+    let variables = variables([pool]);
+    if variables.is_empty() {
         return String::new();
     }
-    let names: Vec<String> = pool.scrape.headers.iter().map(|(_, name)| yaml(name)).collect();
-    format!("      env:\n        hostKeys: [{}]\n", names.join(", "))
+    format!("      env:\n        hostKeys: [{}]\n", list(&variables))
 }
 
 fn indented(text: &str, by: usize) -> String {

@@ -104,18 +104,25 @@ fn chat(model: Option<&str>) -> Facts {
 }
 
 fn decide(view: &mut View, store: &dyn SharedData, id: u64, model: Option<&str>, now: u64) -> Decision {
-    let (facts, steering) = (chat(model), Steering::default());
-    view.decide(
-        store,
-        &Request {
-            id,
-            facts: &facts,
-            prompt: &Blocks::default(),
-            steering: &steering,
-            in_full: false,
-        },
-        at(now),
-    )
+    decide_on(view, store, id, &chat(model), &Steering::default(), now)
+}
+
+fn decide_on(
+    view: &mut View,
+    store: &dyn SharedData,
+    id: u64,
+    facts: &Facts,
+    steering: &Steering,
+    now: u64,
+) -> Decision {
+    let request = Request {
+        id,
+        facts,
+        prompt: &Blocks::default(),
+        steering,
+        in_full: false,
+    };
+    view.decide(store, &request, at(now))
 }
 
 fn endpoints(decision: &Decision) -> Vec<PodAddress> {
@@ -299,15 +306,7 @@ fn a_name_longer_than_any_name_meets_the_rules_of_an_unknown_one() {
         model_too_long: true,
         ..chat(None)
     };
-    let steering = Steering::default();
-    let request = Request {
-        id: 1,
-        facts: &facts,
-        prompt: &Blocks::default(),
-        steering: &steering,
-        in_full: false,
-    };
-    let decision = view.decide(&store, &request, at(10));
+    let decision = decide_on(&mut view, &store, 1, &facts, &Steering::default(), 10);
     assert!(matches!(decision.action, Action::Reply(refusal) if refusal.status == 404));
 }
 
@@ -322,15 +321,7 @@ fn a_route_that_leads_to_a_pool_leaves_no_choice() {
         ..Steering::default()
     };
     for (body, expected) in [(None, 0), (Some("base-b"), 0), (Some("base-a"), 404)] {
-        let facts = chat(body);
-        let request = Request {
-            id: 1,
-            facts: &facts,
-            prompt: &Blocks::default(),
-            steering: &steering,
-            in_full: false,
-        };
-        let decision = view.decide(&store, &request, at(10));
+        let decision = decide_on(&mut view, &store, 1, &chat(body), &steering, 10);
         let status = match &decision.action {
             Action::Reply(refusal) => refusal.status,
             _ => 0,
@@ -356,15 +347,8 @@ fn a_trusted_header_tells_the_model_where_the_body_does_not() {
         subset: None,
     };
     for (body, expected) in [(None, "b"), (Some("known"), "b"), (Some("base-a"), "a")] {
-        let facts = chat(body);
-        let request = Request {
-            id: 1,
-            facts: &facts,
-            prompt: &Blocks::default(),
-            steering: &steering,
-            in_full: false,
-        };
-        assert_eq!(view.decide(&store, &request, at(10)).why.pool, expected, "{body:?}");
+        let decision = decide_on(&mut view, &store, 1, &chat(body), &steering, 10);
+        assert_eq!(decision.why.pool, expected, "{body:?}");
     }
     let cut = Facts {
         complete: false,

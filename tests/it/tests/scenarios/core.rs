@@ -20,7 +20,7 @@ use berth_shared_state::store::{MemoryStore, SharedData};
 use berth_shared_state::units::{Millis, UnixMillis};
 use berth_tests_it::page::Page;
 use berth_tests_it::play::{Proxy, Seen, WORKERS};
-use berth_tests_it::scenario::{Life, Request, Scenario, Then};
+use berth_tests_it::scenario::{Life, Request, Says, Scenario, Then};
 use berth_tests_it::world::{Attempt, Shared, World};
 
 use super::{LATENCY_MILLIS, START_MILLIS, address, document};
@@ -143,17 +143,9 @@ fn answer(world: &World, pool: &str, call: &Call, now: UnixMillis) -> (Millis, P
 }
 
 /// What the glue makes of a request's head and body.
-fn read(head: &[(String, String)], body: &[u8], hold: usize) -> Result<(Facts, Blocks), PassReason> {
-    let headers: Vec<(&str, &[u8])> = head
-        .iter()
-        .map(|(name, value)| (name.as_str(), value.as_bytes()))
-        .collect();
-    let head = Head {
-        headers: &headers,
-        end_of_stream: body.is_empty(),
-    };
+fn read(head: &Head<'_>, body: &[u8], hold: usize) -> Result<(Facts, Blocks), PassReason> {
     let mut hasher = Hasher::default();
-    let facts = match classify(&head, hold) {
+    let facts = match classify(head, hold) {
         HeadVerdict::Pass(reason) => Err(reason),
         HeadVerdict::Hold(mut reader) if body.len() >= reader.bound() => {
             reader.feed(&body[..reader.bound()], &mut hasher);
@@ -168,15 +160,8 @@ fn read(head: &[(String, String)], body: &[u8], hold: usize) -> Result<(Facts, B
 }
 
 /// The answer to a question for models, if it is one and something is known.
-fn listed(view: &mut View, store: &MemoryStore, head: &[(String, String)], end: bool, now: UnixMillis) -> Option<Seen> {
-    let headers: Vec<(&str, &[u8])> = head
-        .iter()
-        .map(|(name, value)| (name.as_str(), value.as_bytes()))
-        .collect();
-    let question = asks_for_models(&Head {
-        headers: &headers,
-        end_of_stream: end,
-    })?;
+fn listed(view: &mut View, store: &MemoryStore, head: &Head<'_>, now: UnixMillis) -> Option<Seen> {
+    let question = asks_for_models(head)?;
     let (status, answer) = view.models(store, &question, now)?;
     Some(Seen {
         status: Some(status),
@@ -212,7 +197,7 @@ impl Proxy for Core {
         self.world.borrow_mut().set(pod, keys)
     }
 
-    fn discovery(&mut self, says: &str) {
+    fn discovery(&mut self, says: Says) {
         self.world.borrow_mut().discovery(says);
     }
 
@@ -231,11 +216,18 @@ impl Proxy for Core {
 
     fn send(&mut self, id: u64, worker: usize, request: &Request) -> Seen {
         let body = request.bytes();
-        let head = request.head(|pod| self.world.borrow().address(pod));
-        let headers = head.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-        let steering = Steering::from_headers(&self.config.trust, headers);
+        let named = request.head(|pod| self.world.borrow().address(pod));
+        let headers: Vec<(&str, &[u8])> = named
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_bytes()))
+            .collect();
+        let head = Head {
+            headers: &headers,
+            end_of_stream: body.is_empty(),
+        };
+        let steering = Steering::from_headers(&self.config.trust, headers.iter().copied());
         let view = &mut self.views[worker];
-        if let Some(answer) = listed(view, &self.store, &head, body.is_empty(), self.now) {
+        if let Some(answer) = listed(view, &self.store, &head, self.now) {
             return answer;
         }
         let facts = read(&head, &body, self.config.body.hold_bytes).and_then(|(facts, prompt)| {

@@ -8,14 +8,16 @@ use std::time::Duration;
 use berth_shared_state::config::Config;
 use berth_shared_state::limits::PODS_MAX;
 use berth_shared_state::names::{self, Keys};
+use berth_shared_state::table::{self, Table};
 use berth_tests_host::{
     Answer, Callout, CasRules, FailurePolicy, Headers, Host, MetricKind, Plugin, PluginId, Settings, Stream, Thread,
 };
 use berth_tests_it::artifact;
 use berth_tests_it::page::Page;
 use berth_tests_it::play::{Proxy, Seen, WORKERS};
-use berth_tests_it::scenario::{LIST_CLUSTER, Life, Request, Scenario, Then};
+use berth_tests_it::scenario::{LIST_CLUSTER, Life, Request, Says, Scenario, Then};
 use berth_tests_it::world::{Attempt, Shared, World};
+use serde_json::{Value, json};
 
 use super::{LATENCY_MILLIS, START_MILLIS, address, document};
 
@@ -69,6 +71,35 @@ pub fn process_with(cas_rules: CasRules) -> Host {
     host.add_cluster(names::ADMIN_CLUSTER);
     host.add_cluster(LIST_CLUSTER);
     host
+}
+
+/// A proxy in front of these pods, by a scenario with these further keys. Nothing was read yet.
+pub fn unread(pods: &Value, more: Value) -> Wasm {
+    let mut file = json!({"story": "", "runs": ["wasm"], "pods": pods, "steps": []});
+    if let (Value::Object(file), Value::Object(more)) = (&mut file, more) {
+        file.extend(more);
+    }
+    let scenario: Scenario = serde_json::from_value(file).expect("a scenario");
+    Wasm::of(&scenario).expect("it starts")
+}
+
+/// The head of a chat request, with these further headers.
+pub fn head(more: &[(&str, &str)]) -> Headers {
+    let mut head = vec![
+        (":method", "POST"),
+        (":path", "/v1/chat/completions"),
+        (":authority", "models.example"),
+        ("content-type", "application/json"),
+    ];
+    head.extend(more);
+    Headers::from(head.as_slice())
+}
+
+/// The table that the proxy's VMs share.
+#[track_caller]
+pub fn table(host: &Host, keys: &Keys) -> Table {
+    let (bytes, _) = host.shared_data(VM_ID, &keys.table).expect("a table");
+    table::decode(&bytes).expect("a table")
 }
 
 impl Wasm {
@@ -171,11 +202,11 @@ impl Proxy for Wasm {
         self.host.advance(Duration::from_millis(millis));
     }
 
-    fn set(&mut self, pod: &str, keys: &serde_json::Value) -> Result<(), String> {
+    fn set(&mut self, pod: &str, keys: &Value) -> Result<(), String> {
         self.world.borrow_mut().set(pod, keys)
     }
 
-    fn discovery(&mut self, says: &str) {
+    fn discovery(&mut self, says: Says) {
         self.world.borrow_mut().discovery(says);
     }
 

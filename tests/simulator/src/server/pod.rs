@@ -31,6 +31,15 @@ pub struct Received {
     pub trailers: Vec<(String, String)>,
 }
 
+impl Received {
+    /// The first header of this name, in lower case.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().find(|(key, _)| key == name);
+        found.map(|(_, value)| value.as_str())
+    }
+}
+
 /// A registered adapter.
 #[derive(Debug, Clone)]
 pub(super) struct Registered {
