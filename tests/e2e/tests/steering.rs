@@ -88,7 +88,8 @@ async fn a_client_never_steers() -> Result<()> {
         }
         let b = rig.pod("b")?.address().to_string();
         let mut seen = Vec::new();
-        for _ in 0..8 {
+        // By lot: one of the five kinds misses `a` by chance once in 30 million runs.
+        for _ in 0..28 {
             seen.extend(all_kinds(&rig, &client, &b).await?);
         }
         for kind in ["held", "no inference", "no body", "compressed", "another type"] {
