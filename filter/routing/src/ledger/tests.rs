@@ -62,12 +62,12 @@ fn a_request_moves_from_unanswered_to_generating_to_gone() {
     assert_eq!(own.context_tokens, Tokens(1500));
     assert_eq!(own.oldest_unanswered, Some((at(1000), Millis(100))));
 
-    assert_eq!(view.first_token(&store, 1, false, true, at(1200)), Synced::Written);
+    assert_eq!(view.first_token(&store, 1, true, true, at(1200)), Synced::Written);
     let own = ledger_in(&store).own(A, None);
     assert_eq!(counts(own), (0, 1, 1, 0));
     assert_eq!((own.unanswered_tokens, own.context_tokens), (Tokens(0), Tokens(1500)));
     assert_eq!(own.oldest_unanswered, None);
-    assert_eq!(view.first_token(&store, 1, false, true, at(1300)), Synced::Idle);
+    assert_eq!(view.first_token(&store, 1, true, true, at(1300)), Synced::Idle);
 
     assert_eq!(view.ended(&store, 1, Outcome::Success, at(1400)), Synced::Written);
     assert_eq!(ledger_in(&store).own(A, None), OwnLoad::default());
@@ -81,7 +81,7 @@ fn a_sample_splits_requests_by_what_its_gauges_could_show() {
     // Sent at 1000, answered at 1200, ended at 1400; sent at 1100 and unanswered; sent at 1500.
     view.sent(&store, &stream(1, A), at(1000));
     view.sent(&store, &stream(2, A), at(1100));
-    view.first_token(&store, 1, false, true, at(1200));
+    view.first_token(&store, 1, true, true, at(1200));
     view.ended(&store, 1, Outcome::Success, at(1400));
     view.sent(&store, &stream(3, A), at(1500));
     for (sample, expected) in [
@@ -109,7 +109,7 @@ fn a_short_wait_is_forgotten_with_its_request() {
         let store = MemoryStore::default();
         let mut view = LedgerView::new("p", 1);
         view.sent(&store, &stream(1, A), at(1000));
-        view.first_token(&store, 1, false, true, at(1000 + waited));
+        view.first_token(&store, 1, true, true, at(1000 + waited));
         let sample = Some(at(1001));
         assert_eq!(
             ledger_in(&store).own(A, sample).unanswered_at_sample,
@@ -276,7 +276,7 @@ fn the_work_ahead_of_a_request_counts_as_its_own_when_it_teaches() {
         view.sent(&store, &stream(id, A), at(1000));
     }
     for id in 1..=3 {
-        view.first_token(&store, id, false, true, at(1000 + 100 * id));
+        view.first_token(&store, id, true, true, at(1000 + 100 * id));
     }
     assert_eq!(ledger_in(&store).at(A).rate(), Some(10.0));
 }
@@ -290,7 +290,7 @@ fn only_a_stream_answered_with_2xx_by_its_first_pod_teaches() {
         if id % 2 == 0 {
             view.moved(&store, id, &[A], B, at(1050));
         }
-        view.first_token(&store, id, false, id % 2 == 0, at(1100));
+        view.first_token(&store, id, true, id % 2 == 0, at(1100));
     }
     let ledger = ledger_in(&store);
     assert_eq!((ledger.at(A).rate(), ledger.at(B).rate()), (None, None));
@@ -600,7 +600,7 @@ fn check_rates(milliseconds: &[u64], pool: Option<f64>) {
     for (pod, took) in (0..).zip(milliseconds) {
         for id in 0..3 {
             view.sent(&store, &stream(id, PodKey(pod)), at(1000));
-            view.first_token(&store, id, false, true, at(1000 + took));
+            view.first_token(&store, id, true, true, at(1000 + took));
             view.ended(&store, id, Outcome::Success, at(1000 + took));
         }
         assert_eq!(view.ledger().at(PodKey(pod)).rate(), Some(1000.0 / *took as f64));
@@ -696,7 +696,7 @@ fn a_store_that_always_refuses_leaves_the_worker_with_its_own_truth() {
     for id in 0..1000 {
         view.refresh(&store, at(1000 + id * 10));
         view.sent(&store, &stream(id, A), at(1000 + id * 10));
-        view.first_token(&store, id, false, true, at(1005 + id * 10));
+        view.first_token(&store, id, true, true, at(1005 + id * 10));
         view.ended(&store, id, Outcome::Success, at(1008 + id * 10));
         assert_eq!(view.ledger().own(A, None).context_tokens, Tokens(0));
     }
@@ -728,7 +728,7 @@ fn a_request_costs_one_read_and_one_write_at_each_of_its_three_steps() {
     view.refresh(&store, at(1000));
     view.sent(&store, &stream(1, A), at(1000));
     assert_eq!(store.operations.get(), 2);
-    view.first_token(&store, 1, false, true, at(1100));
+    view.first_token(&store, 1, true, true, at(1100));
     assert_eq!(store.operations.get(), 4);
     view.ended(&store, 1, Outcome::Success, at(1200));
     assert_eq!(store.operations.get(), 6);

@@ -206,14 +206,14 @@ impl LedgerView {
         self.write(store, now)
     }
 
-    /// The first token of a request came. `teaches`: in a 2xx stream; any other first byte is the
-    /// last one too and shows no rate.
+    /// The first byte of an answer came. Of an event stream it is the first token, and shows the pod's rate if
+    /// the answer `is_good`, a 2xx; any other first byte is the last one too.
     pub fn first_token(
         &mut self,
         store: &dyn SharedData,
         id: u64,
         is_stream: bool,
-        teaches: bool,
+        is_good: bool,
         now: UnixMillis,
     ) -> Synced {
         let Some(request) = self.truth.get_mut(id).filter(|request| request.answered_at.is_none()) else {
@@ -225,7 +225,7 @@ impl LedgerView {
         }
         request.answered_at = Some(now);
         let request = *request;
-        if teaches && request.teaches {
+        if is_stream && is_good && request.teaches {
             let seen = Observation {
                 work: request.work,
                 took: now.since(request.sent_at),
