@@ -64,10 +64,10 @@ const POOLS: [usize; 5] = [8, 100, 1_000, PODS_MAX, 10_000];
 
 fn decisions(budget: Duration) -> Result<Group> {
     let mut group = Group::new("One decision, natively", "8 pods");
-    for pods in POOLS {
+    for pods in POOLS.into_iter().filter(|_| std::env::var("ONLY_WHOLE").is_err()) {
         group.add(format!("{pods} pods, the pure decision"), decide_only(budget, pods)?, "ns");
     }
-    for pods in POOLS.into_iter().filter(|pods| *pods <= PODS_MAX) {
+    for pods in POOLS.into_iter().filter(|pods| std::env::var("ONLY_WHOLE").map_or(*pods <= PODS_MAX, |n| n == pods.to_string())) {
         let mut times = whole(budget, pods)?;
         let title = format!("{pods} pods, from facts to the booked ledger");
         group.add_against(format!("{title}, median"), median(&mut times), "ns", None);
