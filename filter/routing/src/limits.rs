@@ -88,4 +88,4 @@ pub const HOME_PROBES: u64 = 21;
 /// Pods behind such a point that are asked whether they serve the request.
 pub const HOME_STEPS: usize = 8;
 /// What is reckoned of all pods of a large pool is reckoned anew with each table, and when it is older than this.
-pub const FIELD_MAX_AGE: Millis = Millis(100);
+pub const FIELD_MAX_AGE: Millis = Millis(1_000);

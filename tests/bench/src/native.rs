@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use berth_filter_routing::decision::{self, Ask, Field, Input, Part, PodFacts, PoolFacts, Wish};
-use berth_filter_routing::ledger::{Ledger, LedgerView, Outcome, OwnLoad, PodFact, Sent};
+use berth_filter_routing::ledger::{Ledger, LedgerView, Outcome, OwnLoad, PodFact, Sent, Synced};
 use berth_filter_routing::limits::{ASCII_BYTES_PER_TOKEN, DRAW_ABOVE};
-use berth_filter_routing::prefix::{Beginning, Blocks, Hasher};
+use berth_filter_routing::prefix::{Beginning, Blocks, Chains, Hasher, Index, Living, seed};
 use berth_filter_routing::request::{Api, BodyReader, Facts};
 use berth_filter_routing::view::{Request, Steering, View};
 use berth_shared_state::config::Config;
@@ -41,6 +41,7 @@ pub fn run(quick: bool) -> Result<Vec<Group>> {
         decisions(budget)?,
         snapshots(budget)?,
         ledgers(budget)?,
+        prefixes(budget)?,
         pages(budget)?,
         bodies(budget),
     ])
@@ -64,10 +65,14 @@ const POOLS: [usize; 5] = [8, 100, 1_000, PODS_MAX, 10_000];
 
 fn decisions(budget: Duration) -> Result<Group> {
     let mut group = Group::new("One decision, natively", "8 pods");
-    for pods in POOLS.into_iter().filter(|_| std::env::var("ONLY_WHOLE").is_err()) {
-        group.add(format!("{pods} pods, the pure decision"), decide_only(budget, pods)?, "ns");
+    for pods in POOLS {
+        group.add(
+            format!("{pods} pods, the pure decision"),
+            decide_only(budget, pods)?,
+            "ns",
+        );
     }
-    for pods in POOLS.into_iter().filter(|pods| std::env::var("ONLY_WHOLE").map_or(*pods <= PODS_MAX, |n| n == pods.to_string())) {
+    for pods in POOLS.into_iter().filter(|pods| *pods <= PODS_MAX) {
         let mut times = whole(budget, pods)?;
         let title = format!("{pods} pods, from facts to the booked ledger");
         group.add_against(format!("{title}, median"), median(&mut times), "ns", None);
@@ -122,7 +127,12 @@ fn decide_only(budget: Duration, pods: usize) -> Result<f64> {
     let all = pool.pods();
     let (facts, prompt) = facts(1 << 10);
     let mut ask = Ask::new(&facts, ASCII_BYTES_PER_TOKEN, Tokens(256));
-    ask.start = prompt.chains(1).whole().next().and_then(|chain| chain.first()).map(|key| Beginning { key: *key, share: 0.0 });
+    ask.start = prompt
+        .chains(1)
+        .whole()
+        .next()
+        .and_then(|chain| chain.first())
+        .map(|key| Beginning { key: *key, share: 0.0 });
     let mut field = (pods > DRAW_ABOVE).then(|| pool.field());
     let mut rng = Rng::with_seed(1);
     Ok(nanos(budget, || {
@@ -170,7 +180,9 @@ fn whole(budget: Duration, pods: usize) -> Result<Vec<f64>> {
     for id in 1.. {
         if id % 200 == 1 {
             let bytes = table::encode(&world::table(pods, now)).map_err(|error| anyhow::anyhow!("{error}"))?;
-            store.set(&table_key, &bytes, None).map_err(|error| anyhow::anyhow!("{error:?}"))?;
+            store
+                .set(&table_key, &bytes, None)
+                .map_err(|error| anyhow::anyhow!("{error:?}"))?;
             if Instant::now() > until && id > 1_000 {
                 break;
             }
@@ -276,9 +288,23 @@ impl Booked {
         self.views[view].sent(&self.store, &sent, self.now);
     }
 
-    fn size(&self) -> usize {
+    /// One view sends, another reads, the first ends what it sent.
+    fn turn(&mut self, views: usize, scraped: bool) -> Synced {
+        self.now = self.now + Millis(5);
+        if scraped && self.now.0.is_multiple_of(1_000) {
+            self.scraped();
+        }
+        let owner = self.id as usize % views;
+        self.send(owner);
+        let id = self.id;
+        self.views[(owner + 1) % views].refresh(&self.store, self.now);
+        self.now = self.now + Millis(5);
+        self.views[owner].ended(&self.store, id, Outcome::Success, self.now)
+    }
+
+    fn stored(&self) -> Vec<u8> {
         let stored = self.store.get(&names::ledger_key("llama"));
-        stored.ok().flatten().map_or(0, |stored| stored.value.len())
+        stored.ok().flatten().map(|stored| stored.value).unwrap_or_default()
     }
 }
 
@@ -287,44 +313,76 @@ fn ledgers(budget: Duration) -> Result<Group> {
     for (in_flight, views) in [(0, 2), (100, 2), (1_000, 2), (0, 16), (100, 16), (1_000, 16)] {
         let title = format!("{in_flight} in flight, {views} views");
         let mut booked = Booked::new(in_flight, views);
-        group.add(format!("{title}: size"), booked.size() as f64, "bytes");
-        // Another view wrote in between, so each step reads, decodes, applies, encodes and writes.
-        let time = nanos(budget, || {
-            booked.now = booked.now + Millis(5);
-            if booked.now.0.is_multiple_of(1_000) {
-                booked.scraped();
-            }
-            let mut view = booked.id as usize % views;
-            booked.send(view);
-            let id = booked.id;
-            view = (view + 1) % views;
-            booked.views[view].refresh(&booked.store, booked.now);
-            booked.now = booked.now + Millis(5);
-            let owner = (id as usize - 1) % views;
-            booked.views[owner].ended(&booked.store, id, Outcome::Success, booked.now)
-        });
-        group.add(format!("{title}: send, another's read, end"), time, "ns");
-        let bytes = booked
-            .store
-            .get(&names::ledger_key("llama"))
-            .ok()
-            .flatten()
-            .map(|stored| stored.value);
-        let bytes = bytes.unwrap_or_default();
-        if let Ok(ledger) = Ledger::decode(&bytes) {
+        if in_flight > 0 && views == 2 {
+            let bytes = booked.stored();
             group.add_against(
-                format!("{title}: decode"),
-                nanos(budget, || Ledger::decode(&bytes)),
-                "ns",
+                format!("{title}, none scraped: size"),
+                bytes.len() as f64,
+                "bytes",
                 None,
             );
+            if let Ok(ledger) = Ledger::decode(&bytes) {
+                group.add_against(
+                    format!("{title}, none scraped: decode"),
+                    nanos(budget, || Ledger::decode(&bytes)),
+                    "ns",
+                    None,
+                );
+                group.add_against(
+                    format!("{title}, none scraped: encode"),
+                    nanos(budget, || ledger.encode()),
+                    "ns",
+                    None,
+                );
+            }
             group.add_against(
-                format!("{title}: encode"),
-                nanos(budget, || ledger.encode()),
+                format!("{title}, none scraped: send, another's read, end"),
+                nanos(budget, || booked.turn(views, false)),
                 "ns",
                 None,
             );
         }
+        let mut booked = Booked::new(in_flight, views);
+        booked.scraped();
+        // Another view wrote in between, so each step reads, decodes, applies, encodes and writes.
+        let time = nanos(budget, || booked.turn(views, true));
+        group.add(format!("{title}: send, another's read, end"), time, "ns");
+        group.add(format!("{title}: size"), booked.stored().len() as f64, "bytes");
+    }
+    Ok(group)
+}
+
+/// Prompts of 100 KB in an index that others fill, too.
+fn prefixes(budget: Duration) -> Result<Group> {
+    let mut group = Group::new("The prefix index, natively (100 prompts of each size, 8 pods)", "1 KB");
+    let index = Index::new("llama", 64 << 20, 1);
+    let store = MemoryStore::default();
+    let living = |tag: u32| {
+        let pod = tag as usize;
+        (pod < 8).then_some(Living {
+            pod,
+            clock: 0,
+            room: 10_000,
+        })
+    };
+    for kib in [1, 32, 100] {
+        let chains: Vec<Chains> = (0..100)
+            .map(|number| {
+                let mut reader = BodyReader::json(Api::Chat);
+                let mut prompt = Hasher::default();
+                reader.feed(&world::prompt(number, kib << 10), &mut prompt);
+                prompt.finish().chains(seed("llama-3-8b", ""))
+            })
+            .collect();
+        for (chain, pod) in chains.iter().zip((0..8).cycle()) {
+            let found = index.look_up(&store, chain, living);
+            index.write(&store, found, pod, 0, living);
+        }
+        let mut next = (0..chains.len()).cycle();
+        let time = nanos(budget, || {
+            index.look_up(&store, &chains[next.next().unwrap_or(0)], living)
+        });
+        group.add(format!("{kib} KB, look up"), time, "ns");
     }
     Ok(group)
 }
