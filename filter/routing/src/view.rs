@@ -191,19 +191,30 @@ impl View {
                 request.prompt.chains(seed(model.unwrap_or_default(), salt))
             });
         let start = chains.as_ref().and_then(|chains| view.beginning(chains));
-        let mut pods = view.pods(pool, now);
-        let found = view.look_up(store, chains.as_ref(), &mut pods);
+        let ask = Ask {
+            model,
+            start,
+            ..Ask::new(request.facts, view.bytes_per_token(), view.expected_output(pool))
+        };
+        view.look_over(pool, now);
+        let found = view.look_up(store, chains.as_ref());
+        let subset = request.steering.subset.as_deref();
+        // Who asks for all pods, or for some by name, gets them.
+        let drawn = if subset.is_some() || request.in_full {
+            None
+        } else {
+            view.draw(pool, &ask, &found, &mut self.rng)
+        };
+        let mut pods = view.pods(pool, drawn.as_ref(), now);
+        pool::note_cached(&mut pods, drawn.as_ref(), &found, chains.as_ref());
         let input = decision::Input {
             pool,
             snapshot: view.snapshot(),
             pods: &pods,
+            drawn: view.part(drawn.as_ref()),
             facts: view.facts(),
-            ask: Ask {
-                model,
-                start,
-                ..Ask::new(request.facts, view.bytes_per_token(), view.expected_output(pool))
-            },
-            subset: request.steering.subset.as_deref(),
+            ask,
+            subset,
             now,
             in_full: request.in_full,
         };
@@ -409,6 +420,7 @@ impl View {
             streams: request.facts.stream,
         };
         self.counts.ledger(view.ledger.sent(store, &sent, now));
+        view.sent_adapter(booking.adapter, *first);
         if self.routed.len() >= LEDGER_IN_FLIGHT_MAX {
             self.routed.pop_first();
         }

@@ -5,7 +5,7 @@ use berth_shared_state::pod::PodAddress;
 use berth_shared_state::units::{Millis, Tokens};
 use serde::Serialize;
 
-use super::{Action, Decision, Input, Refusal};
+use super::{Action, Decision, Input, Part, Refusal};
 use crate::cost::{Stage, Terms, Tier, whole};
 
 /// Why a request was not routed by Berth.
@@ -114,6 +114,9 @@ pub struct Excluded {
     /// The prompt is longer than they allow.
     #[serde(skip_serializing_if = "none")]
     pub too_long: u32,
+    /// Of many pods some are looked at, and not these.
+    #[serde(skip_serializing_if = "none")]
+    pub not_drawn: u32,
 }
 
 fn no_tokens(tokens: &Tokens) -> bool {
@@ -127,7 +130,7 @@ fn none(count: &u32) -> bool {
 impl Excluded {
     /// Name and count of each rule.
     #[must_use]
-    pub const fn named(&self) -> [(&'static str, u32); 6] {
+    pub const fn named(&self) -> [(&'static str, u32); 7] {
         [
             ("not ready", self.not_ready),
             ("draining", self.draining),
@@ -135,6 +138,7 @@ impl Excluded {
             ("without the model", self.model),
             ("asleep", self.asleep),
             ("too short for the prompt", self.too_long),
+            ("not drawn", self.not_drawn),
         ]
     }
 }
@@ -216,7 +220,7 @@ impl Why {
             predicted: None,
             rung: None,
             candidates: 0,
-            excluded: Excluded::default(),
+            excluded: input.drawn.map_or_else(Excluded::default, Part::excluded),
             notes: Vec::new(),
             considered: Vec::new(),
         }

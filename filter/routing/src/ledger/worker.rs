@@ -118,6 +118,8 @@ pub struct LedgerView {
     cleaned_at: UnixMillis,
     /// The truth changed since it was last written.
     unwritten: bool,
+    /// When all of the truth was put into `seen`, and not only what changed; `None` = that is due.
+    whole_at: Option<UnixMillis>,
     /// The shared value may still hold records of this view.
     on_record: bool,
 }
@@ -141,6 +143,7 @@ impl LedgerView {
             written_at: UnixMillis(0),
             cleaned_at: UnixMillis(0),
             unwritten: false,
+            whole_at: None,
             on_record: false,
         }
     }
@@ -153,6 +156,8 @@ impl LedgerView {
 
     /// Takes in what a new table says of the pods. Local: costs no shared data.
     pub fn facts(&mut self, facts: impl IntoIterator<Item = PodFact>) {
+        // What the new samples show is to be folded.
+        self.whole_at = None;
         self.facts = facts.into_iter().map(|fact| (fact.pod, fact)).collect();
     }
 
@@ -216,7 +221,12 @@ impl LedgerView {
         is_good: bool,
         now: UnixMillis,
     ) -> Synced {
-        let Some(request) = self.truth.get_mut(id).filter(|request| request.answered_at.is_none()) else {
+        let Some(mut request) = self
+            .truth
+            .get(id)
+            .copied()
+            .filter(|request| request.answered_at.is_none())
+        else {
             return Synced::Idle;
         };
         // A body that was cut may not have told that it asks for a stream.
@@ -224,7 +234,7 @@ impl LedgerView {
             return Synced::Idle;
         }
         request.answered_at = Some(now);
-        let request = *request;
+        self.truth.replace(id, request);
         if is_stream && is_good && request.teaches {
             let seen = Observation {
                 work: request.work,
@@ -245,11 +255,12 @@ impl LedgerView {
         pod: PodKey,
         now: UnixMillis,
     ) -> Synced {
-        let Some(request) = self.truth.get_mut(id) else {
+        let Some(mut request) = self.truth.get(id).copied() else {
             return Synced::Idle;
         };
         request.pod = pod;
         request.teaches = false;
+        self.truth.replace(id, request);
         let tokens = request.context;
         let end = Ending {
             request: number(self.nonce, id),
@@ -389,6 +400,11 @@ impl LedgerView {
             self.seen = ledger;
             self.bytes = value;
             self.applied = 0;
+            // An older writing of ours lacks what was written since.
+            let own = self.seen.head(self.nonce);
+            self.whole_at = self
+                .whole_at
+                .filter(|_| own.is_none_or(|head| head.heartbeat == self.written_at));
         }
         Ok(())
     }
@@ -417,11 +433,35 @@ impl LedgerView {
         }
     }
 
+    /// Puts the own truth into `seen`: what changed since it was last written; or all of it, where that is not enough
+    /// and once a heartbeat, since time alone folds and ends records.
     fn rewrite(&mut self, now: UnixMillis) {
-        let in_use = self.truth.adapters_in_use();
-        let (truth, facts) = (&mut self.truth, &self.facts);
-        let records = |bound| truth.records(now, bound, |pod| facts.get(&pod).and_then(|fact| fact.sample_at));
-        self.seen.replace(self.nonce, now, records, &in_use);
+        let recent = |at: UnixMillis| at <= now && now.since(at) < LEDGER_HEARTBEAT;
+        if self.whole_at.is_some_and(recent) && self.rewrite_changed(now) {
+            return;
+        }
+        let (facts, share) = (&self.facts, self.seen.share(self.nonce));
+        let sample_at = |pod| facts.get(&pod).and_then(|fact: &PodFact| fact.sample_at);
+        let (records, in_use) = self.truth.all(now, share, sample_at);
+        self.seen.replace(self.nonce, now, &records, &in_use);
+        self.whole_at = Some(now);
+    }
+
+    /// False: this view is not in `seen`, has nothing to be there for any more, or more than its share.
+    fn rewrite_changed(&mut self, now: UnixMillis) -> bool {
+        let share = self.seen.share(self.nonce);
+        let Some(head) = self.seen.head(self.nonce) else {
+            return false;
+        };
+        head.heartbeat = now;
+        let slot = head.slot;
+        let changed: Vec<PodKey> = self.truth.changed().collect();
+        for pod in changed {
+            let sample_at = self.facts.get(&pod).and_then(|fact| fact.sample_at);
+            let (records, in_use) = self.truth.at(pod, now, sample_at);
+            self.seen.replace_at(slot, pod, now, &records, &in_use);
+        }
+        !self.truth.is_empty() && self.truth.size() <= share
     }
 
     fn write(&mut self, store: &dyn SharedData, now: UnixMillis) -> Synced {
@@ -458,6 +498,7 @@ impl LedgerView {
     fn written(&mut self, bytes: Vec<u8>, now: UnixMillis) {
         self.bytes = bytes;
         self.pending.clear();
+        self.truth.written();
         self.applied = 0;
         self.written_at = now;
         self.unwritten = false;
