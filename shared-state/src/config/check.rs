@@ -343,7 +343,9 @@ fn scalar(kind: Kind, found: &Json) -> Result<Is, String> {
             Some(number) if (min..=max).contains(&number) => Ok(Is::Integer(number)),
             _ => Err(must()),
         },
-        (Kind::Count { .. } | Kind::Integer { .. } | Kind::Bool, Json::Text(_)) => Err(format!("{}, without quotes", must())),
+        (Kind::Count { .. } | Kind::Integer { .. } | Kind::Bool, Json::Text(_)) => {
+            Err(format!("{}, without quotes", must()))
+        }
         (Kind::Choice(names), Json::Text(text)) => choice(names, text).map_err(|hint| must() + &hint),
         (Kind::Text(rule), Json::Text(text)) if (rule.accepts)(text) => Ok(Is::Word(text.clone())),
         (Kind::Address, Json::Text(text)) => address(text),

@@ -7,8 +7,8 @@ use serde::de::value::{Error, StrDeserializer};
 
 use super::check::{Checked, Is, Record};
 use super::{
-    Adapters, Admission, Asks, Body, Config, Discovery, Host, ModelNames, Pool, PortOf, Prefix, Rewrite, Routing, Scrape, Service,
-    Objective, Queue, StatusPage, Target, Trust,
+    Adapters, Admission, Asks, Body, Config, Discovery, Host, ModelNames, Objective, Pool, PortOf, Prefix, Queue,
+    Rewrite, Routing, Scrape, Service, StatusPage, Target, Trust,
 };
 use crate::discovery::range::Range;
 use crate::limits::{STALE_AFTER_FLOOR, STALE_AFTER_INTERVALS};

@@ -212,10 +212,18 @@ fn admission(document: &Record, report: &mut Report) {
         return;
     };
     if let Some(enabled) = below(admission, "queue", "enabled").filter(|enabled| matches!(enabled.is, Is::Bool(true))) {
-        let mut refuse =
-            |rule: String| report.add(enabled.at, "admission.queue.enabled".to_owned(), "true".to_owned(), rule);
+        let mut refuse = |rule: String| {
+            report.add(
+                enabled.at,
+                "admission.queue.enabled".to_owned(),
+                "true".to_owned(),
+                rule,
+            )
+        };
         if let Some(host) = other_host(document) {
-            refuse(format!("must be false under the host {host}: it cannot let a held request go later"));
+            refuse(format!(
+                "must be false under the host {host}: it cannot let a held request go later"
+            ));
         }
         if hands_over(document).is_some() {
             refuse(
@@ -228,7 +236,12 @@ fn admission(document: &Record, report: &mut Report) {
     for (index, at, name) in words(admission, "objectives", "name") {
         if let Some(first) = earlier(&mut names, name, index) {
             let rule = format!("must differ from the name of every other objective; objectives[{first}] has it too");
-            report.add(at, format!("admission.objectives[{index}].name"), format!("{name:?}"), rule);
+            report.add(
+                at,
+                format!("admission.objectives[{index}].name"),
+                format!("{name:?}"),
+                rule,
+            );
         }
     }
     let Some(Is::Record(trust)) = is(document, "trust") else {
@@ -236,7 +249,10 @@ fn admission(document: &Record, report: &mut Report) {
     };
     let trusted = words(trust, "headers", "").any(|(_, _, name)| OBJECTIVE.contains(&name));
     if let (false, Some(first)) = (trusted, admission.find("objectives").filter(|_| !names.is_empty())) {
-        let rule = format!("needs {} in trust.headers: an untrusted copy is removed", OBJECTIVE.join(" or "));
+        let rule = format!(
+            "needs {} in trust.headers: an untrusted copy is removed",
+            OBJECTIVE.join(" or ")
+        );
         report.add(first.at, "admission.objectives".to_owned(), "[...]".to_owned(), rule);
     }
 }

@@ -901,8 +901,14 @@ fn objectives_have_names_of_their_own_and_a_header_that_is_believed() {
     }
     let trust = json!({"headers": ["x-llm-d-inference-objective"]});
     let objectives = |list: Value| json!({"trust": trust, "admission": {"objectives": list}});
-    check(objectives(json!([{"name": "batch", "priority": -1}, {"name": "chat", "priority": 10, "patience": "500ms"}])), None);
-    check(objectives(json!([{"name": "a", "priority": -10_000}, {"name": "b", "priority": 10_000.0}])), None);
+    check(
+        objectives(json!([{"name": "batch", "priority": -1}, {"name": "chat", "priority": 10, "patience": "500ms"}])),
+        None,
+    );
+    check(
+        objectives(json!([{"name": "a", "priority": -10_000}, {"name": "b", "priority": 10_000.0}])),
+        None,
+    );
     check(
         objectives(json!([{"name": "a", "priority": 10_001}])),
         Some(("admission.objectives[0].priority", "from -10000 to 10000")),
@@ -933,7 +939,9 @@ fn a_queue_needs_a_host_that_can_hold() {
         let mut document = document.clone();
         document[key] = value;
         let errors = Config::parse(document.to_string().as_bytes()).unwrap_err();
-        let [error] = errors.as_slice() else { panic!("{errors:?}") };
+        let [error] = errors.as_slice() else {
+            panic!("{errors:?}")
+        };
         assert_eq!(error.path, "admission.queue.enabled");
         assert!(error.rule.contains(rule), "{error}");
         document["admission"] = json!({});
@@ -1192,7 +1200,11 @@ fn every_printed_default_means_the_same_as_leaving_it_out() {
                 }
             }
             if path.contains("objectives") {
-                set(&mut without, "trust", json!({"headers": ["x-gateway-inference-objective"]}));
+                set(
+                    &mut without,
+                    "trust",
+                    json!({"headers": ["x-gateway-inference-objective"]}),
+                );
                 set(&mut without, "admission", json!({"objectives": [{"name": "a"}]}));
             }
             if path.starts_with("rewrites") {

@@ -107,6 +107,7 @@ fn decide_only(budget: Duration, pods: usize) -> Result<f64> {
         facts: PoolFacts::default(),
         ask: Ask::new(&facts, ASCII_BYTES_PER_TOKEN, Tokens(256)),
         subset: None,
+        admit: None,
         now: world::later(100),
         in_full: false,
     };
@@ -138,6 +139,7 @@ fn whole(budget: Duration, pods: usize) -> Result<f64> {
             facts: &facts,
             prompt: &prompt,
             steering: &steering,
+            body: None,
             in_full: false,
         };
         let decision = view.decide(&store, &request, now);

@@ -15,6 +15,8 @@ use berth_shared_state::store::{Cas, SharedData, StoreError};
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use xxhash_rust::xxh64::xxh64;
 
+use crate::admission::Waiting;
+
 use super::memory::{Ending, Observation};
 use super::truth::{InFlight, Truth};
 use super::{Asked, Ledger, Outcome};
@@ -101,6 +103,8 @@ pub struct LedgerView {
     key: String,
     nonce: u64,
     truth: Truth,
+    /// What waits here, by band.
+    waiting: Vec<Waiting>,
     facts: BTreeMap<PodKey, PodFact>,
     /// Since when the proxy counts fewer requests at a pod than the ledger.
     excess: BTreeMap<PodKey, UnixMillis>,
@@ -130,6 +134,7 @@ impl LedgerView {
             key: names::ledger_key(pool),
             nonce,
             truth: Truth::default(),
+            waiting: Vec::new(),
             facts: BTreeMap::new(),
             excess: BTreeMap::new(),
             pending: VecDeque::new(),
@@ -149,6 +154,21 @@ impl LedgerView {
     #[must_use]
     pub const fn ledger(&self) -> &Ledger {
         &self.seen
+    }
+
+    /// What waits at other workers, as last read.
+    pub fn waiting_elsewhere(&self) -> impl Iterator<Item = &Waiting> {
+        self.seen.waiting_elsewhere(self.nonce)
+    }
+
+    /// Tells the others what waits here, lowest band first. At once when a band is new or gone, since they act on that;
+    /// how much it is goes with the next write, or the next tick.
+    pub fn waits(&mut self, store: &dyn SharedData, waiting: Vec<Waiting>, now: UnixMillis) -> Synced {
+        let bands = |list: &[Waiting]| list.iter().map(|band| band.priority).collect::<Vec<_>>();
+        let news = bands(&self.waiting) != bands(&waiting);
+        self.unwritten |= self.waiting != waiting;
+        self.waiting = waiting;
+        if news { self.write(store, now) } else { Synced::Idle }
     }
 
     /// Takes in what a new table says of the pods. Local: costs no shared data.
@@ -296,13 +316,13 @@ impl LedgerView {
     /// Settles what is due, drops what leaked, and shows that this worker lives. To be called on
     /// every tick; writes only when something changed or a heartbeat is due, and never when idle.
     pub fn tick(&mut self, store: &dyn SharedData, now: UnixMillis) -> Synced {
-        let mut changed = self.truth.settle(now);
+        let mut changed = self.truth.settle(now) || (self.unwritten && !self.waiting.is_empty());
         if self.facts.values().any(|fact| fact.proxy_active.is_some()) && !self.truth.is_empty() {
             self.refresh(store, now);
             changed |= self.re_base(now);
         }
         let silent = now.since(self.written_at) >= LEDGER_HEARTBEAT || self.written_at > now;
-        let has_news = self.on_record || !self.truth.is_empty() || !self.pending.is_empty();
+        let has_news = self.on_record || !self.has_nothing() || !self.pending.is_empty();
         if changed || (silent && has_news) {
             self.write(store, now)
         } else {
@@ -413,15 +433,19 @@ impl LedgerView {
         let mut own = self.seen.views.iter().filter(|head| head.nonce == self.nonce);
         match own.next() {
             Some(head) => !self.unwritten && head.heartbeat == self.written_at,
-            None => self.truth.is_empty(),
+            None => self.has_nothing(),
         }
+    }
+
+    fn has_nothing(&self) -> bool {
+        self.truth.is_empty() && self.waiting.is_empty()
     }
 
     fn rewrite(&mut self, now: UnixMillis) {
         let in_use = self.truth.adapters_in_use();
         let (truth, facts) = (&mut self.truth, &self.facts);
         let records = |bound| truth.records(now, bound, |pod| facts.get(&pod).and_then(|fact| fact.sample_at));
-        self.seen.replace(self.nonce, now, records, &in_use);
+        self.seen.replace(self.nonce, now, records, &in_use, &self.waiting);
     }
 
     fn write(&mut self, store: &dyn SharedData, now: UnixMillis) -> Synced {
@@ -461,7 +485,7 @@ impl LedgerView {
         self.applied = 0;
         self.written_at = now;
         self.unwritten = false;
-        self.on_record = !self.truth.is_empty();
+        self.on_record = !self.has_nothing();
     }
 
     /// Forgets what the table no longer knows, once per heartbeat.

@@ -252,6 +252,7 @@ impl Proxy for Core {
             facts: &facts,
             prompt: &prompt,
             steering: &steering,
+            body: None,
             in_full: true,
         };
         let decision = view.decide(&self.store, &asked, self.now);
