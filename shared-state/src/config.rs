@@ -355,6 +355,14 @@ pub struct Admission {
     pub queue: Option<Queue>,
 }
 
+impl Admission {
+    /// Anything is configured that could treat one request other than the rest.
+    #[must_use]
+    pub const fn is_on(&self) -> bool {
+        self.queue.is_some() || !self.objectives.is_empty()
+    }
+}
+
 /// A named priority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Objective {

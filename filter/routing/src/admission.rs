@@ -39,7 +39,7 @@ impl Class {
     /// By what trusted headers say. `None`: nothing is configured that could treat it other than the rest.
     #[must_use]
     pub fn of(admission: &Admission, steering: &Steering) -> Option<Self> {
-        if admission.queue.is_none() && admission.objectives.is_empty() {
+        if !admission.is_on() {
             return None;
         }
         let named = steering.objective.as_deref();

@@ -104,10 +104,7 @@ impl View {
     #[must_use]
     pub fn new(config: Rc<Config>, nonce: u64, seed: u64) -> Self {
         let admission = &config.admission;
-        let lines = match (admission.queue, admission.objectives.as_slice()) {
-            (None, []) => 0,
-            _ => config.pools.len(),
-        };
+        let lines = if admission.is_on() { config.pools.len() } else { 0 };
         Self {
             lines: (0..lines).map(|_| Line::new(admission)).collect(),
             leaving: Vec::new(),

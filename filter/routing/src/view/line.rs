@@ -208,13 +208,15 @@ impl View {
     /// Hold, without having asked for room.
     fn not_asked(&self, way: Way<'_>, request: &Request<'_>) -> Decision {
         let pool = self.config.pools.get(way.index).map(|pool| pool.name.clone());
-        let model = way.target.or(request.facts.model.as_deref());
+        let asked = super::model_of(request);
+        let model = way.target.or(asked);
         Decision {
             action: Action::Hold,
             refresh_models: false,
             why: Why {
                 pool: pool.unwrap_or_default(),
                 model: model.map(crate::decision::shortened),
+                asked: asked.filter(|_| way.target.is_some()).map(str::to_owned),
                 reason: Some(Reason::Saturated),
                 ..Why::default()
             },

@@ -251,7 +251,7 @@ mod properties {
             let limits = Bounds { band_requests: 12, band_bytes: 200, ..bounds(20, 300) };
             let mut queue = Queue::new(limits);
             let (mut now, mut came, mut went) = (1_000, 0_u64, Vec::new());
-            let mut last: std::collections::BTreeMap<(i16, u64), u64> = std::collections::BTreeMap::new();
+            let mut last: BTreeMap<(i16, u64), u64> = BTreeMap::new();
             for step in steps {
                 match step {
                     Step::Offer { priority, flow, tokens, bytes } => {
