@@ -220,6 +220,8 @@ impl Stream {
             self.rewrite(facts, &decision.why);
         }
         if decision.action == Chosen::Hold {
+            // For the log of one whose client leaves.
+            let _ = host::set_state(names::STATE_DECISION, header::decision(&decision).as_bytes());
             self.phase = Phase::Waiting(facts.api);
             return Action::Pause;
         }

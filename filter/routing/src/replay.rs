@@ -329,9 +329,9 @@ impl Replay {
             return answers.out.push(listed(&request.id, status));
         }
         let facts = read(&head, request, self.config.body.hold_bytes);
-        let facts = facts.and_then(|(facts, prompt)| match view.lacks_model(&facts, &steering) {
+        let facts = facts.and_then(|read| match view.lacks_model(&read.0, &steering) {
             true => Err(PassReason::BodyTooLarge),
-            false => Ok((facts, prompt)),
+            false => Ok(read),
         });
         match facts {
             Err(reason) => {
@@ -339,15 +339,14 @@ impl Replay {
                 let text = format!("passed to the proxy's own balancer: {}\n", reason.as_str());
                 answers.explained = self.in_full.then(|| (plain(&request.id), text));
             }
-            Ok((facts, prompt)) => {
+            Ok((facts, prompt, body)) => {
                 let (id, steering) = (self.requests, &steering);
                 let asked = view::Request {
                     id,
                     facts: &facts,
                     prompt: &prompt,
                     steering,
-                    // What did not fit under the bound goes on arriving, and would not be kept.
-                    body: facts.complete.then_some(request.body.len()),
+                    body,
                     in_full: self.in_full,
                 };
                 let decision = view.decide(&self.store, &asked, self.now);
@@ -421,8 +420,8 @@ fn headers(request: &Request) -> Vec<(&str, &[u8])> {
         .collect()
 }
 
-/// What the glue does with a head and a body that comes in one piece.
-fn read(head: &Head<'_>, request: &Request, hold_bytes: usize) -> Result<(Facts, Blocks), PassReason> {
+/// What the glue does with a head and a body that comes in one piece. The number: bytes of a body that is held whole.
+fn read(head: &Head<'_>, request: &Request, hold_bytes: usize) -> Result<(Facts, Blocks, Option<usize>), PassReason> {
     let body = request.body.as_bytes();
     let mut reader = match classify(head, hold_bytes) {
         HeadVerdict::Pass(reason) => return Err(reason),
@@ -431,12 +430,12 @@ fn read(head: &Head<'_>, request: &Request, hold_bytes: usize) -> Result<(Facts,
     let held = body.get(..reader.bound()).unwrap_or(body);
     let mut hasher = Hasher::default();
     reader.feed(held, &mut hasher);
-    let facts = if held.len() == body.len() {
-        reader.finish()
+    let (facts, whole) = if held.len() == body.len() {
+        (reader.finish(), Some(body.len()))
     } else {
-        reader.facts()
+        (reader.facts(), None)
     };
-    Ok((facts, hasher.finish()))
+    Ok((facts, hasher.finish(), whole))
 }
 
 #[cfg(test)]
