@@ -3,12 +3,14 @@
 //! The numbers stand in `limits.rs`, the names of headers and clusters in `names.rs`. Deliberately
 //! not here: rules between two options (`relations.rs`).
 
+mod admission;
 mod discovery;
 
 use super::schema::{Field, Kind, List, Preset, Section};
 use super::values::{CLUSTER, HEADER_NAME, MODEL_NAME, PATH, POOL_NAME, ROUTE, TextRule, VARIABLE};
 use crate::limits;
 use crate::names;
+use admission::ADMISSION;
 use discovery::DISCOVERY;
 
 const fn field(key: &'static str, kind: Kind, preset: Preset, doc: &'static str) -> Field {
@@ -106,9 +108,9 @@ pub(super) static DOCUMENT: Section = Section {
         ),
         field(
             "admission",
-            Kind::Reserved("the hold queue is not in this version; leave `admission` out"),
+            Kind::Section(&ADMISSION),
             Preset::Empty,
-            "Reserved for holding requests back until a pod has room.",
+            "Who goes first, who waits and who is sent away when the pods are full.",
         ),
     ],
 };

@@ -10,13 +10,14 @@ use hashbrown::hash_map::Entry;
 use super::check::{Checked, Is, Record, Report, identity};
 use super::values::duration_text;
 use crate::limits::STALE_AFTER_INTERVALS_MIN;
-use crate::names::SESSION;
+use crate::names::{OBJECTIVE, SESSION};
 use crate::units::Millis;
 
 /// Checks the document.
 pub(super) fn check(document: &Record, report: &mut Report) {
     rewrites(document, report);
     hand_over(document, report);
+    admission(document, report);
     let Some(Is::List(pools)) = is(document, "pools") else {
         return;
     };
@@ -70,13 +71,13 @@ fn below<'a>(record: &'a Record, section: &str, key: &str) -> Option<&'a Checked
     }
 }
 
+/// The mode of the body, where a later filter holds it.
+fn hands_over(document: &Record) -> Option<&Checked> {
+    below(document, "body", "mode").filter(|mode| matches!(&mode.is, Is::Word(word) if word == "hand-over"))
+}
+
 fn hand_over(document: &Record, report: &mut Report) {
-    let Some(mode) = below(document, "body", "mode") else {
-        return;
-    };
-    if !matches!(&mode.is, Is::Word(word) if word == "hand-over") {
-        return;
-    }
+    let Some(mode) = hands_over(document) else { return };
     let mut refuse = |rule: String| report.add(mode.at, "body.mode".to_owned(), "\"hand-over\"".to_owned(), rule);
     if let Some(host) = other_host(document) {
         refuse(format!(
@@ -202,6 +203,57 @@ fn weights(index: usize, rule: &Record, report: &mut Report) {
                 rule,
             );
         }
+    }
+}
+
+/// A queue needs a host that lets a request go outside of its own callbacks, and objectives a header that is believed.
+fn admission(document: &Record, report: &mut Report) {
+    let Some(Is::Record(admission)) = is(document, "admission") else {
+        return;
+    };
+    if let Some(enabled) = below(admission, "queue", "enabled").filter(|enabled| matches!(enabled.is, Is::Bool(true))) {
+        let mut refuse = |rule: String| {
+            report.add(
+                enabled.at,
+                "admission.queue.enabled".to_owned(),
+                "true".to_owned(),
+                rule,
+            )
+        };
+        if let Some(host) = other_host(document) {
+            refuse(format!(
+                "must be false under the host {host}: it cannot let a held request go later"
+            ));
+        }
+        if hands_over(document).is_some() {
+            refuse(
+                "must be false with body.mode \"hand-over\": a later filter holds the request, and lets it go once"
+                    .to_owned(),
+            );
+        }
+    }
+    let mut names = HashMap::new();
+    for (index, at, name) in words(admission, "objectives", "name") {
+        if let Some(first) = earlier(&mut names, name, index) {
+            let rule = format!("must differ from the name of every other objective; objectives[{first}] has it too");
+            report.add(
+                at,
+                format!("admission.objectives[{index}].name"),
+                format!("{name:?}"),
+                rule,
+            );
+        }
+    }
+    let Some(Is::Record(trust)) = is(document, "trust") else {
+        return;
+    };
+    let trusted = words(trust, "headers", "").any(|(_, _, name)| OBJECTIVE.contains(&name));
+    if let (false, Some(first)) = (trusted, admission.find("objectives").filter(|_| !names.is_empty())) {
+        let rule = format!(
+            "needs {} in trust.headers: an untrusted copy is removed",
+            OBJECTIVE.join(" or ")
+        );
+        report.add(first.at, "admission.objectives".to_owned(), "[...]".to_owned(), rule);
     }
 }
 

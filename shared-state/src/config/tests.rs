@@ -99,6 +99,11 @@ fn the_smallest_document_has_every_default() {
             hidden: Vec::new(),
         },
         rewrites: Vec::new(),
+        admission: Admission {
+            objectives: Vec::new(),
+            patience: Millis(2_000),
+            queue: None,
+        },
         body: Body {
             mode: BodyMode::Hold,
             hold_bytes: 768 * 1024,
@@ -125,9 +130,13 @@ fn every_option_reaches_the_config() {
             "routing": {"prefill_tokens_per_second": 11, "expected_output_tokens": 12, "stale_after": "13s",
                         "prefix": {"enabled": false, "max_bytes": "2MiB"}}
           }],
-          "trust": {"headers": ["x-session-id"]}, "body": {"hold": 8192}, "status": {"decision_header": true},
-          "role": "reader", "host": "envoy", "admission": {}, "poll": {"budget_per_second": 77}
-        }"#,
+          "trust": {"headers": ["x-session-id", "x-gateway-inference-objective"]}, "body": {"hold": 8192}, "status": {"decision_header": true},
+          "role": "reader", "host": "envoy", "poll": {"budget_per_second": 77},
+          "admission": {"objectives": [{"name": "batch", "priority": -3, "patience": "7s"}, {"name": "chat"}],
+                        "patience": "3s",
+                        "queue": {"enabled": true, "max_requests": 20, "max_bytes": "8MiB", "band_requests": 30,
+                                  "band_bytes": "4MiB", "max_wait": "9s"}}
+          }"#,
     )
     .unwrap();
     let pool = &config.pools[0];
@@ -170,7 +179,24 @@ fn every_option_reaches_the_config() {
         },
     };
     assert_eq!(pool.routing, routing);
-    assert_eq!(config.trust.headers, ["x-session-id"]);
+    assert_eq!(config.trust.headers, ["x-session-id", "x-gateway-inference-objective"]);
+    let objective = |name: &str, priority, seconds: u64| Objective {
+        name: name.to_owned(),
+        priority,
+        patience: Millis(seconds * 1_000),
+    };
+    let admission = Admission {
+        objectives: vec![objective("batch", -3, 7), objective("chat", 0, 3)],
+        patience: Millis(3_000),
+        queue: Some(Queue {
+            max_requests: 20,
+            max_bytes: 8 << 20,
+            band_requests: 20,
+            band_bytes: 4 << 20,
+            max_wait: Millis(9_000),
+        }),
+    };
+    assert_eq!(config.admission, admission);
     assert_eq!(config.body.hold_bytes, 8192);
     assert!(config.status.decision_header);
     assert_eq!((config.role, config.host), (Role::Reader, Host::Envoy));
@@ -851,20 +877,76 @@ fn only_steering_headers_can_be_trusted() {
 }
 
 #[test]
-fn admission_is_refused_with_the_reason() {
+fn admission_is_off_unless_it_is_configured() {
     accepts("admission", json!({}));
-    refuses(
-        "admission",
-        json!({"max": 3}),
-        "admission",
-        "the hold queue is not in this version",
+    let config = Config::parse(SMALLEST.as_bytes()).unwrap();
+    assert_eq!((config.admission.objectives.len(), config.admission.queue), (0, None));
+    accepts("admission", json!({"queue": {"enabled": true}}));
+}
+
+#[test]
+fn objectives_have_names_of_their_own_and_a_header_that_is_believed() {
+    #[track_caller]
+    fn check(document: Value, expected: Option<(&str, &str)>) {
+        let mut whole: Value = serde_json::from_str(SMALLEST).unwrap();
+        for (key, value) in document.as_object().unwrap() {
+            whole[key] = value.clone();
+        }
+        let found = Config::parse(whole.to_string().as_bytes()).err().unwrap_or_default();
+        match (found.as_slice(), expected) {
+            ([], None) => {}
+            ([one], Some((path, rule))) => assert!(one.path == path && one.rule.contains(rule), "{one}"),
+            (found, _) => panic!("{found:?}"),
+        }
+    }
+    let trust = json!({"headers": ["x-llm-d-inference-objective"]});
+    let objectives = |list: Value| json!({"trust": trust, "admission": {"objectives": list}});
+    check(
+        objectives(json!([{"name": "batch", "priority": -1}, {"name": "chat", "priority": 10, "patience": "500ms"}])),
+        None,
     );
-    refuses(
-        "admission",
-        json!(true),
-        "admission",
-        "the hold queue is not in this version",
+    check(
+        objectives(json!([{"name": "a", "priority": -10_000}, {"name": "b", "priority": 10_000.0}])),
+        None,
     );
+    check(
+        objectives(json!([{"name": "a", "priority": 10_001}])),
+        Some(("admission.objectives[0].priority", "from -10000 to 10000")),
+    );
+    check(
+        objectives(json!([{"name": "a", "priority": -10_001}])),
+        Some(("admission.objectives[0].priority", "from -10000 to 10000")),
+    );
+    check(
+        objectives(json!([{"name": "a"}, {"name": "a", "priority": 1}])),
+        Some(("admission.objectives[1].name", "objectives[0] has it too")),
+    );
+    check(
+        json!({"admission": {"objectives": [{"name": "a"}]}}),
+        Some(("admission.objectives", "trust.headers")),
+    );
+}
+
+#[test]
+fn a_queue_needs_a_host_that_can_hold() {
+    let queue = json!({"enabled": true});
+    let mut document: Value = serde_json::from_str(SMALLEST).unwrap();
+    document["admission"] = json!({"queue": queue});
+    for (key, value, rule) in [
+        ("host", json!("nginx"), "under the host nginx"),
+        ("body", json!({"mode": "hand-over"}), "hand-over"),
+    ] {
+        let mut document = document.clone();
+        document[key] = value;
+        let errors = Config::parse(document.to_string().as_bytes()).unwrap_err();
+        let [error] = errors.as_slice() else {
+            panic!("{errors:?}")
+        };
+        assert_eq!(error.path, "admission.queue.enabled");
+        assert!(error.rule.contains(rule), "{error}");
+        document["admission"] = json!({});
+        Config::parse(document.to_string().as_bytes()).unwrap();
+    }
 }
 
 #[test]
@@ -1117,6 +1199,14 @@ fn every_printed_default_means_the_same_as_leaving_it_out() {
                     set(&mut without, "pools.0.discovery", json!({ kind: required }));
                 }
             }
+            if path.contains("objectives") {
+                set(
+                    &mut without,
+                    "trust",
+                    json!({"headers": ["x-gateway-inference-objective"]}),
+                );
+                set(&mut without, "admission", json!({"objectives": [{"name": "a"}]}));
+            }
             if path.starts_with("rewrites") {
                 set(&mut without, "rewrites", json!([{"from": "a", "to": [{"model": "b"}]}]));
             }
@@ -1151,7 +1241,7 @@ fn every_option_is_documented_and_has_a_fitting_default() {
                     .fields
                     .iter()
                     .any(|field| matches!(field.preset, Preset::Required)),
-                (Preset::Empty, Kind::Headers(_) | Kind::Reserved(_)) => true,
+                (Preset::Integer(_), Kind::Integer { .. }) | (Preset::Empty, Kind::Headers(_)) => true,
                 (Preset::Required | Preset::Unset(_), _) => true,
                 _ => false,
             };

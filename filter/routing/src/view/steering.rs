@@ -1,7 +1,8 @@
 //! Steering inputs: what a request may say about where it goes, if its sender is trusted.
 
 use berth_shared_state::config::Trust;
-use berth_shared_state::names::{ENDPOINT_SUBSET, MODEL_NAME, SESSION};
+use berth_shared_state::names::{ENDPOINT_SUBSET, FAIRNESS_ID, MODEL_NAME, OBJECTIVE, REQUEST_TIMEOUT_MS, SESSION};
+use berth_shared_state::units::Millis;
 
 /// What trusted headers say. Nothing by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -12,6 +13,12 @@ pub struct Steering {
     pub model: Option<String>,
     /// The session.
     pub session: Option<String>,
+    /// The objective, whether the config knows it or not.
+    pub objective: Option<String>,
+    /// The tenant.
+    pub flow: Option<String>,
+    /// How long the client waits for the whole answer.
+    pub timeout: Option<Millis>,
     /// The pool, by its place in the config: the proxy's own route leads there.
     pub pool: Option<usize>,
 }
@@ -26,7 +33,12 @@ impl Steering {
                 continue;
             };
             let value = String::from_utf8_lossy(value);
-            match name.as_str() {
+            let name = name.as_str();
+            // The first of a header and its alias counts.
+            let first = |known: &Option<String>, aliases: [&str; 2]| {
+                aliases.contains(&name) && !value.trim().is_empty() && (known.is_none() || name == aliases[0])
+            };
+            match name {
                 ENDPOINT_SUBSET => match &mut steering.subset {
                     Some(all) => {
                         all.push(',');
@@ -34,6 +46,9 @@ impl Steering {
                     }
                     None => steering.subset = Some(value.into_owned()),
                 },
+                _ if first(&steering.objective, OBJECTIVE) => steering.objective = Some(value.trim().to_owned()),
+                _ if first(&steering.flow, FAIRNESS_ID) => steering.flow = Some(value.trim().to_owned()),
+                REQUEST_TIMEOUT_MS => steering.timeout = value.trim().parse().ok().map(Millis).or(steering.timeout),
                 SESSION if !value.trim().is_empty() => steering.session = Some(value.trim().to_owned()),
                 MODEL_NAME if !value.trim().is_empty() => steering.model = Some(value.trim().to_owned()),
                 _ => {}
@@ -65,6 +80,62 @@ mod tests {
         check(&[], &headers, None, None);
         check(&[MODEL_NAME], &headers, None, Some("m"));
         check(&[MODEL_NAME, ENDPOINT_SUBSET], &headers, Some("10.0.0.1:80"), Some("m"));
+    }
+
+    #[track_caller]
+    fn check_admission(
+        trusted: &[&str],
+        headers: &[(&str, &str)],
+        expected: (Option<&str>, Option<&str>, Option<u64>),
+    ) {
+        let trust = Trust {
+            headers: trusted.iter().map(|name| (*name).to_owned()).collect(),
+        };
+        let bytes = headers.iter().map(|(name, value)| (*name, value.as_bytes()));
+        let steering = Steering::from_headers(&trust, bytes);
+        let found = (
+            steering.objective.as_deref(),
+            steering.flow.as_deref(),
+            steering.timeout.map(|timeout| timeout.0),
+        );
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn objective_tenant_and_timeout_are_believed_as_all_else_is() {
+        let headers = [
+            (OBJECTIVE[0], "chat"),
+            (FAIRNESS_ID[0], "t1"),
+            (REQUEST_TIMEOUT_MS, "700"),
+        ];
+        check_admission(&[], &headers, (None, None, None));
+        let all = [
+            OBJECTIVE[0],
+            OBJECTIVE[1],
+            FAIRNESS_ID[0],
+            FAIRNESS_ID[1],
+            REQUEST_TIMEOUT_MS,
+        ];
+        check_admission(&all, &headers, (Some("chat"), Some("t1"), Some(700)));
+        check_admission(
+            &all,
+            &[(REQUEST_TIMEOUT_MS, "soon"), (OBJECTIVE[0], " ")],
+            (None, None, None),
+        );
+    }
+
+    #[test]
+    fn an_alias_says_the_same_unless_both_are_there() {
+        let all = [OBJECTIVE[0], OBJECTIVE[1], FAIRNESS_ID[0], FAIRNESS_ID[1]];
+        check_admission(&all, &[(OBJECTIVE[1], "batch")], (Some("batch"), None, None));
+        let both = [
+            (OBJECTIVE[1], "batch"),
+            (OBJECTIVE[0], "chat"),
+            (FAIRNESS_ID[0], "t1"),
+            (FAIRNESS_ID[1], "t2"),
+        ];
+        check_admission(&all, &both, (Some("chat"), Some("t1"), None));
+        check_admission(&all[1..2], &both, (Some("batch"), None, None));
     }
 
     #[test]
