@@ -100,11 +100,16 @@ impl Gateway {
         self.config.status.decision_header
     }
 
-    /// Steering inputs from the headers that the config trusts.
+    /// Steering inputs from the sources that the config trusts.
     pub fn steering(&self, headers: &[(&str, &[u8])]) -> Steering {
+        let trust = &self.config.trust;
+        let told = trust.filters.iter().filter_map(|told| {
+            let path: Vec<&str> = told.path.iter().map(String::as_str).collect();
+            Some((told.input.as_str(), host::property(&path).ok()?))
+        });
         Steering {
             pool: self.pool_by_route(),
-            ..Steering::from_headers(&self.config.trust, headers.iter().copied())
+            ..Steering::from_headers(trust, headers.iter().copied()).told(told)
         }
     }
 

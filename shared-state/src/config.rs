@@ -298,6 +298,17 @@ pub struct Trust {
     /// Headers of a declared trusted hop, in lower case. Only names in
     /// [`crate::names::TRUSTABLE`].
     pub headers: Vec<String>,
+    /// What filters before Berth tell. They win over headers.
+    pub filters: Vec<Told>,
+}
+
+/// A steering input that a filter before Berth tells.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Told {
+    /// Which one: a name in [`crate::names::TELLABLE`].
+    pub input: String,
+    /// The path of the property that has its value, as Envoy spells it.
+    pub path: Vec<String>,
 }
 
 /// What clients are told about models.

@@ -281,6 +281,8 @@ pub const REWRITE_TARGETS_MAX: usize = 16;
 pub const REWRITE_WEIGHT_MAX: u32 = 1_000_000;
 /// Routes of the proxy that lead to one pool.
 pub const POOL_ROUTES_MAX: usize = 64;
+/// Keys from a filter's namespace in dynamic metadata down to a value: a claim of a token lies three or four deep.
+pub const METADATA_KEYS_MAX: usize = 8;
 /// Names that the list of models leaves out.
 pub const HIDDEN_NAMES_MAX: usize = 1024;
 /// Models in an answer to GET /v1/models: the names of one full table, about 1 MB.

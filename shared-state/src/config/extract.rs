@@ -8,7 +8,7 @@ use serde::de::value::{Error, StrDeserializer};
 use super::check::{Checked, Is, Record};
 use super::{
     Adapters, Admission, Asks, Body, Config, Discovery, Host, ModelNames, Objective, Pool, PortOf, Prefix, Queue,
-    Rewrite, Routing, Scrape, Service, StatusPage, Target, Trust,
+    Rewrite, Routing, Scrape, Service, StatusPage, Target, Told, Trust,
 };
 use crate::discovery::range::Range;
 use crate::limits::{STALE_AFTER_FLOOR, STALE_AFTER_INTERVALS};
@@ -139,6 +139,7 @@ pub(super) fn config(document: &Record, epoch: u64) -> Config {
         pools,
         trust: Trust {
             headers: document.record("trust").words("headers"),
+            filters: document.record("trust").records("filters", told),
         },
         models: ModelNames {
             list: document.record("models").flag("list"),
@@ -157,6 +158,18 @@ pub(super) fn config(document: &Record, epoch: u64) -> Config {
         role: document.choice("role").unwrap_or_default(),
         host,
         epoch,
+    }
+}
+
+fn told(told: &Record) -> Told {
+    let from = told.record("from");
+    let (at, path): (&[&str], Vec<String>) = match from.word("filter_state") {
+        Some(key) => (&["filter_state"], vec![key]),
+        None => (&["metadata", "filter_metadata"], from.words("metadata")),
+    };
+    Told {
+        input: told.name("input"),
+        path: at.iter().map(|&part| part.to_owned()).chain(path).collect(),
     }
 }
 

@@ -17,6 +17,7 @@ use crate::units::Millis;
 pub(super) fn check(document: &Record, report: &mut Report) {
     rewrites(document, report);
     hand_over(document, report);
+    filters(document, report);
     admission(document, report);
     let Some(Is::List(pools)) = is(document, "pools") else {
         return;
@@ -244,27 +245,47 @@ fn admission(document: &Record, report: &mut Report) {
             );
         }
     }
-    let Some(Is::Record(trust)) = is(document, "trust") else {
-        return;
-    };
-    let trusted = words(trust, "headers", "").any(|(_, _, name)| OBJECTIVE.contains(&name));
+    let trusted = believed(document, &OBJECTIVE);
     if let (false, Some(first)) = (trusted, admission.find("objectives").filter(|_| !names.is_empty())) {
         let rule = format!(
-            "needs {} in trust.headers: an untrusted copy is removed",
+            "needs {} in trust: an untrusted copy is removed",
             OBJECTIVE.join(" or ")
         );
         report.add(first.at, "admission.objectives".to_owned(), "[...]".to_owned(), rule);
     }
 }
 
-fn sticky(index: usize, rule: &Record, document: &Record, report: &mut Report) {
-    let Some(checked) = rule.find("sticky") else { return };
+/// Whether a steering input under one of these names is believed from anywhere.
+fn believed(document: &Record, names: &[&str]) -> bool {
+    let Some(Is::Record(trust)) = is(document, "trust") else {
+        return false;
+    };
+    let mut told = words(trust, "headers", "").chain(words(trust, "filters", "input"));
+    told.any(|(_, _, name)| names.contains(&name))
+}
+
+/// Filters leave things for later ones in Envoy alone, and one of them tells each.
+fn filters(document: &Record, report: &mut Report) {
     let Some(Is::Record(trust)) = is(document, "trust") else {
         return;
     };
-    let trusted = words(trust, "headers", "").any(|(_, _, name)| name == SESSION);
-    if matches!(&checked.is, Is::Word(word) if word == "session") && !trusted {
-        let rule = format!("needs {SESSION} in trust.headers: an untrusted copy is removed");
+    let mut seen = HashMap::new();
+    for (index, at, input) in words(trust, "filters", "input") {
+        let rule = if let Some(first) = earlier(&mut seen, input, index) {
+            format!("must differ from every other one; filters[{first}] is it, too")
+        } else if let Some(host) = other_host(document) {
+            format!("must not be there under the host {host}: only Envoy's filters leave metadata and filter state")
+        } else {
+            continue;
+        };
+        report.add(at, format!("trust.filters[{index}].input"), format!("{input:?}"), rule);
+    }
+}
+
+fn sticky(index: usize, rule: &Record, document: &Record, report: &mut Report) {
+    let Some(checked) = rule.find("sticky") else { return };
+    if matches!(&checked.is, Is::Word(word) if word == "session") && !believed(document, &[SESSION]) {
+        let rule = format!("needs {SESSION} in trust: an untrusted copy is removed");
         report.add(
             checked.at,
             format!("rewrites[{index}].sticky"),

@@ -92,7 +92,7 @@ fn the_smallest_document_has_every_default() {
                 },
             },
         }],
-        trust: Trust { headers: Vec::new() },
+        trust: Trust::default(),
         models: ModelNames {
             list: true,
             near_names: false,
@@ -751,7 +751,7 @@ fn a_rewrite_that_cannot_mean_what_it_says_is_refused() {
         "rewrites",
         sticky.clone(),
         "rewrites[0].sticky",
-        "x-session-id in trust.headers",
+        "x-session-id in trust",
     );
     let trusted = document(&[("rewrites", sticky), ("trust", json!({"headers": ["x-session-id"]}))]);
     assert!(parse(&trusted).is_ok());
@@ -848,6 +848,62 @@ fn a_secret_neither_stands_in_the_config_nor_in_an_error() {
 }
 
 #[test]
+fn a_filter_before_berth_tells_each_input_once() {
+    let metadata = json!({"input": names::FAIRNESS_ID[0], "from": {"metadata": ["jwt", "token", "tenant"]}});
+    let state = json!({"input": names::SESSION, "from": {"filter_state": "session"}});
+    let config = accepts("trust.filters", json!([metadata, state]));
+    let told: Vec<(&str, String)> = config
+        .trust
+        .filters
+        .iter()
+        .map(|told| (told.input.as_str(), told.path.join("/")))
+        .collect();
+    let expected = [
+        (
+            names::FAIRNESS_ID[0],
+            "metadata/filter_metadata/jwt/token/tenant".to_owned(),
+        ),
+        (names::SESSION, "filter_state/session".to_owned()),
+    ];
+    assert_eq!(told, expected);
+
+    let refused = |told: Value, at: &str, rule: &str| {
+        refuses("trust.filters", json!([told]), &format!("trust.filters[0]{at}"), rule);
+    };
+    refused(
+        json!({"input": names::BASE_MODEL_NAME, "from": {"filter_state": "x"}}),
+        ".input",
+        "must be one of",
+    );
+    refused(
+        json!({"input": names::FAIRNESS_ID[1], "from": {"filter_state": "x"}}),
+        ".input",
+        "must be one of",
+    );
+    refused(
+        json!({"input": names::SESSION, "from": {"metadata": ["jwt"]}}),
+        ".from.metadata",
+        "2 to 8 keys",
+    );
+    let nine = json!(["a", "b", "c", "d", "e", "f", "g", "h", "i"]);
+    refused(
+        json!({"input": names::SESSION, "from": {"metadata": nine}}),
+        ".from.metadata",
+        "2 to 8 keys",
+    );
+    refused(json!({"input": names::SESSION}), ".from", "required");
+    let twice = json!([{"input": names::SESSION, "from": {"filter_state": "x"}}, {"input": names::SESSION, "from": {"filter_state": "y"}}]);
+    refuses(
+        "trust.filters",
+        twice,
+        "trust.filters[1].input",
+        "filters[0] is it, too",
+    );
+    let nginx = document(&[("trust.filters", json!([state])), ("host", json!("nginx"))]);
+    assert_eq!(parse(&nginx).unwrap_err()[0].path, "trust.filters[0].input");
+}
+
+#[test]
 fn only_steering_headers_can_be_trusted() {
     let config = accepts("trust.headers", json!(names::TRUSTABLE));
     assert_eq!(config.trust.headers, names::TRUSTABLE);
@@ -923,7 +979,7 @@ fn objectives_have_names_of_their_own_and_a_header_that_is_believed() {
     );
     check(
         json!({"admission": {"objectives": [{"name": "a"}]}}),
-        Some(("admission.objectives", "trust.headers")),
+        Some(("admission.objectives", "in trust")),
     );
 }
 

@@ -108,6 +108,13 @@ pub(super) static ROUTE: TextRule = TextRule {
     accepts: |text| visible(text, limits::CLUSTER_MAX_BYTES),
 };
 
+/// A part of a property's path.
+pub(super) static PROPERTY_KEY: TextRule = TextRule {
+    says: "1 to 256 visible ASCII characters",
+    pattern: "^[!-~]{1,256}$",
+    accepts: |text| visible(text, limits::CLUSTER_MAX_BYTES),
+};
+
 /// A variable in the VM's environment.
 pub(super) static VARIABLE: TextRule = TextRule {
     says: "the name of an environment variable: 1 to 128 of `A-Z`, `a-z`, `0-9` and `_`, not starting with a digit",

@@ -24,7 +24,7 @@ pub struct Steering {
 }
 
 impl Steering {
-    /// Takes the headers that `trust` names; an untrusted copy says nothing. A header that occurs
+    /// Takes the headers that `trust` names; an untrusted copy says nothing. A subset that occurs
     /// several times is joined as HTTP does.
     pub fn from_headers<'a>(trust: &Trust, headers: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Self {
         let mut steering = Self::default();
@@ -32,29 +32,47 @@ impl Steering {
             let Some(name) = trust.headers.iter().find(|trusted| trusted.eq_ignore_ascii_case(name)) else {
                 continue;
             };
-            let value = String::from_utf8_lossy(value);
-            let name = name.as_str();
-            // The first of a header and its alias counts.
-            let first = |known: &Option<String>, aliases: [&str; 2]| {
-                aliases.contains(&name) && !value.trim().is_empty() && (known.is_none() || name == aliases[0])
-            };
-            match name {
-                ENDPOINT_SUBSET => match &mut steering.subset {
-                    Some(all) => {
-                        all.push(',');
-                        all.push_str(&value);
-                    }
-                    None => steering.subset = Some(value.into_owned()),
-                },
-                _ if first(&steering.objective, OBJECTIVE) => steering.objective = Some(value.trim().to_owned()),
-                _ if first(&steering.flow, FAIRNESS_ID) => steering.flow = Some(value.trim().to_owned()),
-                REQUEST_TIMEOUT_MS => steering.timeout = value.trim().parse().ok().map(Millis).or(steering.timeout),
-                SESSION if !value.trim().is_empty() => steering.session = Some(value.trim().to_owned()),
-                MODEL_NAME if !value.trim().is_empty() => steering.model = Some(value.trim().to_owned()),
-                _ => {}
-            }
+            steering.take(name, &String::from_utf8_lossy(value));
         }
         steering
+    }
+
+    /// What filters before this one told, by the name of the input, in place of what headers say of it. What is no
+    /// text says nothing.
+    #[must_use]
+    pub fn told<'a>(mut self, inputs: impl IntoIterator<Item = (&'a str, Vec<u8>)>) -> Self {
+        for (name, value) in inputs {
+            if let Ok(value) = String::from_utf8(value) {
+                if name == ENDPOINT_SUBSET {
+                    self.subset = None;
+                }
+                self.take(name, &value);
+            }
+        }
+        self
+    }
+
+    fn take(&mut self, name: &str, value: &str) {
+        let text = value.trim();
+        // The first of a header and its alias counts.
+        let first = |known: &Option<String>, aliases: [&str; 2]| {
+            aliases.contains(&name) && !text.is_empty() && (known.is_none() || name == aliases[0])
+        };
+        match name {
+            ENDPOINT_SUBSET => match &mut self.subset {
+                Some(all) => {
+                    all.push(',');
+                    all.push_str(value);
+                }
+                None => self.subset = Some(value.to_owned()),
+            },
+            _ if first(&self.objective, OBJECTIVE) => self.objective = Some(text.to_owned()),
+            _ if first(&self.flow, FAIRNESS_ID) => self.flow = Some(text.to_owned()),
+            REQUEST_TIMEOUT_MS => self.timeout = text.parse().ok().map(Millis).or(self.timeout),
+            SESSION if !text.is_empty() => self.session = Some(text.to_owned()),
+            MODEL_NAME if !text.is_empty() => self.model = Some(text.to_owned()),
+            _ => {}
+        }
     }
 }
 
@@ -68,6 +86,7 @@ mod tests {
     fn check(trusted: &[&str], headers: &[(&str, &str)], subset: Option<&str>, model: Option<&str>) {
         let trust = Trust {
             headers: trusted.iter().map(|name| (*name).to_owned()).collect(),
+            filters: Vec::new(),
         };
         let bytes = headers.iter().map(|(name, value)| (*name, value.as_bytes()));
         let steering = Steering::from_headers(&trust, bytes);
@@ -90,6 +109,7 @@ mod tests {
     ) {
         let trust = Trust {
             headers: trusted.iter().map(|name| (*name).to_owned()).collect(),
+            filters: Vec::new(),
         };
         let bytes = headers.iter().map(|(name, value)| (*name, value.as_bytes()));
         let steering = Steering::from_headers(&trust, bytes);
@@ -136,6 +156,30 @@ mod tests {
         ];
         check_admission(&all, &both, (Some("chat"), Some("t1"), None));
         check_admission(&all[1..2], &both, (Some("batch"), None, None));
+    }
+
+    #[test]
+    fn what_a_filter_told_stands_in_place_of_a_header() {
+        #[track_caller]
+        fn check(told: &[(&str, &[u8])], subset: Option<&str>, flow: Option<&str>) {
+            let steering = Steering {
+                subset: Some("a".to_owned()),
+                flow: Some("t1".to_owned()),
+                ..Steering::default()
+            };
+            let told = steering.told(told.iter().map(|(name, value)| (*name, value.to_vec())));
+            assert_eq!((told.subset.as_deref(), told.flow.as_deref()), (subset, flow));
+        }
+        check(&[], Some("a"), Some("t1"));
+        check(
+            &[(ENDPOINT_SUBSET, b"b"), (FAIRNESS_ID[0], b"t2")],
+            Some("b"),
+            Some("t2"),
+        );
+        check(&[(ENDPOINT_SUBSET, b"")], Some(""), Some("t1"));
+        // Nobody's name, and a number as Envoy gives it.
+        check(&[(FAIRNESS_ID[0], b" ")], Some("a"), Some("t1"));
+        check(&[(FAIRNESS_ID[0], &0.7_f64.to_le_bytes())], Some("a"), Some("t1"));
     }
 
     #[test]
