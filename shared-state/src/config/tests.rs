@@ -130,12 +130,8 @@ fn every_option_reaches_the_config() {
             "routing": {"prefill_tokens_per_second": 11, "expected_output_tokens": 12, "stale_after": "13s",
                         "prefix": {"enabled": false, "max_bytes": "2MiB"}}
           }],
-          "trust": {"headers": ["x-session-id", "x-gateway-inference-objective"]}, "body": {"hold": 8192}, "status": {"decision_header": true},
-          "role": "reader", "host": "envoy", "poll": {"budget_per_second": 77},
-          "admission": {"objectives": [{"name": "batch", "priority": -3, "patience": "7s"}, {"name": "chat"}],
-                        "patience": "3s",
-                        "queue": {"enabled": true, "max_requests": 20, "max_bytes": "8MiB", "band_requests": 30,
-                                  "band_bytes": "4MiB", "max_wait": "9s"}}
+          "trust": {"headers": ["x-session-id"]}, "body": {"hold": 8192}, "status": {"decision_header": true},
+          "role": "reader", "host": "envoy", "poll": {"budget_per_second": 77}
           }"#,
     )
     .unwrap();
@@ -179,7 +175,25 @@ fn every_option_reaches_the_config() {
         },
     };
     assert_eq!(pool.routing, routing);
-    assert_eq!(config.trust.headers, ["x-session-id", "x-gateway-inference-objective"]);
+    assert_eq!(config.trust.headers, ["x-session-id"]);
+    assert_eq!(config.body.hold_bytes, 8192);
+    assert!(config.status.decision_header);
+    assert_eq!((config.role, config.host), (Role::Reader, Host::Envoy));
+}
+
+#[test]
+fn every_option_of_admission_reaches_the_config() {
+    let objectives = json!([{"name": "batch", "priority": -3, "patience": "7s"}, {"name": "chat"}]);
+    let queue = json!({"enabled": true, "max_requests": 20, "max_bytes": "8MiB", "band_requests": 30, "band_bytes": "4MiB",
+                       "max_wait": "9s"});
+    let config = parse(&document(&[
+        ("trust.headers", json!(["x-gateway-inference-objective"])),
+        (
+            "admission",
+            json!({"objectives": objectives, "patience": "3s", "queue": queue}),
+        ),
+    ]))
+    .unwrap();
     let objective = |name: &str, priority, seconds: u64| Objective {
         name: name.to_owned(),
         priority,
@@ -197,9 +211,6 @@ fn every_option_reaches_the_config() {
         }),
     };
     assert_eq!(config.admission, admission);
-    assert_eq!(config.body.hold_bytes, 8192);
-    assert!(config.status.decision_header);
-    assert_eq!((config.role, config.host), (Role::Reader, Host::Envoy));
 }
 
 #[test]

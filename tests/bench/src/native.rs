@@ -155,6 +155,7 @@ fn decide_only(budget: Duration, pods: usize) -> Result<f64> {
             facts: PoolFacts::default(),
             ask,
             subset: None,
+            admit: None,
             now: world::later(100),
             in_full: false,
         };
