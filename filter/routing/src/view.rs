@@ -278,10 +278,13 @@ impl View {
     /// The first byte of a response body came. `is_stream`: the response is an event stream, whose
     /// first byte is the first token; any other first byte is the last one too.
     pub fn on_first_byte(&mut self, store: &dyn SharedData, id: u64, status: u16, is_stream: bool, now: UnixMillis) {
-        let teaches = is_stream && (200..300).contains(&status);
+        let good = (200..300).contains(&status);
         if let Some(view) = self.routed.get(&id).and_then(|routed| self.pools.get_mut(routed.pool)) {
             self.counts
-                .ledger(view.ledger.first_token(store, id, is_stream, teaches, now));
+                .ledger(view.ledger.first_token(store, id, is_stream, good && is_stream, now));
+            if good {
+                self.counts.ledger(view.ledger.answered(store, id, now));
+            }
         }
     }
 

@@ -153,6 +153,7 @@ impl PoolView {
                 own: known.own(row.gauges_at()),
                 filled: known.filled(),
                 cached: 0.0,
+                session: false,
                 rate: known.rate(),
                 // Further ahead than any avoidance lasts: from before the clock stepped back.
                 avoided_until: known.avoided_until().filter(|until| until.since(now) <= AVOID_MAX),
