@@ -157,9 +157,8 @@ pub fn admit(found: &mut Vec<Found>, allow: &[Range]) -> Result<Option<Refused>,
 
 /// A label as the table has it; `None` for one that no config can name.
 fn label(name: &str, value: &str) -> Option<String> {
-    let plain = |part: &str| {
-        (1..=LABEL_PART_MAX_BYTES).contains(&part.len()) && part.bytes().all(crate::config::label_byte)
-    };
+    let plain =
+        |part: &str| (1..=LABEL_PART_MAX_BYTES).contains(&part.len()) && part.bytes().all(crate::config::label_byte);
     (plain(name) && plain(value)).then(|| [name, "=", value].concat())
 }
 

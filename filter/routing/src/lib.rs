@@ -18,6 +18,7 @@ pub mod request;
 pub mod prefix;
 
 pub mod catalogue;
+pub mod cookie;
 pub mod cost;
 pub mod decision;
 pub mod header;

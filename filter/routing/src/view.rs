@@ -11,9 +11,11 @@
 //! Shared data comes in as an argument, so that nothing here holds a host. Deliberately not here:
 //! reading bodies ([`crate::request`]), and what the proxy is told of a decision ([`crate::header`]).
 
+mod counts;
 mod pool;
 mod prefix;
 mod seen;
+mod session;
 mod share;
 mod sizes;
 mod steering;
@@ -30,12 +32,14 @@ use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use fastrand::Rng;
 
 use crate::catalogue::{self, Catalogue};
+use crate::cookie::Sealer;
 use crate::decision::{self, Action, Ask, Booking, Decision, Naming, Reason, Refusal, Why};
 use crate::header;
-use crate::ledger::{Asked, Outcome, Sent, Synced};
+use crate::ledger::{Asked, Outcome, Sent};
 use crate::prefix::{Blocks, Written, seed};
 use crate::request::{Facts, ModelsQuestion};
 use crate::rewrite::{self, Sender};
+pub use counts::Counts;
 use pool::PoolView;
 pub use pool::TableError;
 pub use steering::Steering;
@@ -62,25 +66,6 @@ pub struct Request<'a> {
     pub in_full: bool,
 }
 
-/// What happened to shared data, counted since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Tables decoded: changes seen.
-    pub tables_decoded: u64,
-    /// Tables that could not be read or opened.
-    pub tables_unreadable: u64,
-    /// Ledger writes.
-    pub ledger_writes: u64,
-    /// Ledger writes left for later after losing every race.
-    pub ledger_lost_races: u64,
-    /// Ledger reads or writes that the host refused, or that did not fit.
-    pub ledger_refusals: u64,
-    /// Pages of prefix indexes written.
-    pub prefix_writes: u64,
-    /// Pages of prefix indexes not written: others were faster, or the host refused.
-    pub prefix_lost: u64,
-}
-
 /// A routed request in flight.
 #[derive(Debug)]
 struct Routed {
@@ -88,8 +73,12 @@ struct Routed {
     endpoints: Vec<PodAddress>,
     /// KV tokens that it takes.
     takes: Tokens,
-    /// What the prefix index was told.
-    written: Written,
+    /// What the prefix index was told of the prompt, and of the session.
+    written: [Written; 2],
+    /// Tokens of its context, where a cookie says who holds it.
+    context: Option<Tokens>,
+    /// The client's cookies need not go by plain HTTP.
+    secure: bool,
     /// What it is like, if engines count it as it was read.
     asked: Option<Asked>,
 }
@@ -185,24 +174,28 @@ impl View {
         let chains = view
             .prefix
             .as_ref()
-            .filter(|_| prefix::is_cached(request.facts))
+            .filter(|_| pool.routing.prefix.enabled && prefix::is_cached(request.facts))
             .map(|_| {
                 let salt = request.facts.cache_salt.as_deref().unwrap_or_default();
                 request.prompt.chains(seed(model.unwrap_or_default(), salt))
             });
         let start = chains.as_ref().and_then(|chains| view.beginning(chains));
+        let mut ask = Ask {
+            model,
+            start,
+            ..Ask::new(request.facts, view.bytes_per_token(), view.expected_output(pool))
+        };
+        let session = view.session(pool, request, &ask);
+        ask.start = session.start().or(start);
         let mut pods = view.pods(pool, now);
         let found = view.look_up(store, chains.as_ref(), &mut pods);
+        let of_session = view.join(store, &session, &mut pods, now);
         let input = decision::Input {
             pool,
             snapshot: view.snapshot(),
             pods: &pods,
             facts: view.facts(),
-            ask: Ask {
-                model,
-                start,
-                ..Ask::new(request.facts, view.bytes_per_token(), view.expected_output(pool))
-            },
+            ask,
             subset: request.steering.subset.as_deref(),
             now,
             in_full: request.in_full,
@@ -211,13 +204,16 @@ impl View {
         decision.why.asked = asked.filter(|_| target.is_some()).map(str::to_owned);
         decision.why.base = catalogue::base_of(pool, view.snapshot(), model).map(str::to_owned);
         if let Action::Route { endpoints, booking } = &decision.action {
-            let written = view.write(store, found, endpoints.first(), booking.context, &pods);
-            self.counts.prefix(&written);
+            let written =
+                [found, of_session].map(|found| view.write(store, found, endpoints.first(), booking.context, &pods));
+            written.iter().for_each(|written| self.counts.prefix(written));
             let routed = Routed {
                 pool: index,
                 endpoints: endpoints.clone(),
                 takes: booking.context,
                 written,
+                context: view.sealer.as_ref().map(|_| ask.prompt + ask.output),
+                secure: request.steering.secure,
                 asked: Asked::of(request.facts),
             };
             self.book(store, request, routed, *booking, now);
@@ -323,12 +319,32 @@ impl View {
             let filled = view.ledger.ledger().at(serving.key()).filled() + routed.takes;
             let row = view.snapshot().and_then(|snapshot| snapshot.pod(serving));
             let to = row.map(|row| prefix::stamp(row, filled));
-            prefix.take_back(store, &mut routed.written, to);
+            for written in &mut routed.written {
+                prefix.take_back(store, written, to);
+            }
         }
         self.counts
             .ledger(view.ledger.moved(store, id, &failed, serving.key(), now));
         // Said once: a second report of the same pod changes nothing.
         routed.endpoints = vec![serving];
+    }
+
+    /// Seals the cookies of a pool, by its place in the config, with this secret. False: it is too short.
+    pub fn seal(&mut self, pool: usize, secret: &[u8]) -> bool {
+        let (Some(view), Some(pool)) = (self.pools.get_mut(pool), self.config.pools.get(pool)) else {
+            return false;
+        };
+        view.sealer = Sealer::new(secret, &pool.name);
+        view.sealer.is_some()
+    }
+
+    /// The `set-cookie` of an answer by this pod, where the pool's sessions go by cookies.
+    #[must_use]
+    pub fn cookie(&self, id: u64, serving: PodAddress, now: UnixMillis) -> Option<String> {
+        let routed = self.routed.get(&id)?;
+        let pool = self.config.pools.get(routed.pool)?;
+        let sealer = self.pools.get(routed.pool)?.sealer.as_ref()?;
+        session::cookie(pool, sealer, serving, routed.context?, routed.secure, now)
     }
 
     /// A request is over. To be called for every decided request, once.
@@ -340,7 +356,9 @@ impl View {
             // A client that leaves leaves its prompt in the cache.
             let computed = matches!(outcome, Outcome::Success | Outcome::Abandoned);
             if let Some(prefix) = view.prefix.as_ref().filter(|_| !computed) {
-                prefix.take_back(store, &mut routed.written, None);
+                for written in &mut routed.written {
+                    prefix.take_back(store, written, None);
+                }
             }
             // Engines count what they answered, not what they refused.
             if let Some(asked) = routed.asked.filter(|_| outcome == Outcome::Success) {
@@ -472,22 +490,6 @@ fn nobody_decides() -> Decision {
         action: Action::Pass(Reason::NoTable),
         refresh_models: false,
         why: Why::default(),
-    }
-}
-
-impl Counts {
-    fn prefix(&mut self, written: &Written) {
-        self.prefix_writes += u64::from(written.pages);
-        self.prefix_lost += u64::from(written.lost);
-    }
-
-    const fn ledger(&mut self, synced: Synced) {
-        match synced {
-            Synced::Idle => {}
-            Synced::Written => self.ledger_writes += 1,
-            Synced::LostRace => self.ledger_lost_races += 1,
-            Synced::TooLarge | Synced::Refused(_) => self.ledger_refusals += 1,
-        }
     }
 }
 

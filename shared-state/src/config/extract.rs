@@ -7,8 +7,8 @@ use serde::de::value::{Error, StrDeserializer};
 
 use super::check::{Checked, Is, Record};
 use super::{
-    Adapters, Affinity, Asks, Body, Caps, Config, Discovery, Host, Labelled, ModelNames, Pool, PortOf, Prefix, Rewrite, Routing, Scrape, Service,
-    StatusPage, Target, Trust,
+    Adapters, Affinity, Asks, Body, Caps, Config, Discovery, Host, Labelled, ModelNames, Pool, PortOf, Prefix, Rewrite,
+    Routing, Scrape, Service, StatusPage, Target, Trust,
 };
 use crate::discovery::range::Range;
 use crate::limits::{STALE_AFTER_FLOOR, STALE_AFTER_INTERVALS};

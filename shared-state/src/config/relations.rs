@@ -243,13 +243,19 @@ fn affinity(index: usize, document: &Record, pool: &Record, report: &mut Report)
     let path = format!("pools[{index}].routing.affinity");
     let mut refuse = |rule: String| report.add(by.at, format!("{path}.by"), format!("{word:?}"), rule);
     if word == "session" && distrusts_sessions(document) {
-        refuse(format!("needs {SESSION} in trust.headers: an untrusted copy is removed"));
+        refuse(format!(
+            "needs {SESSION} in trust.headers: an untrusted copy is removed"
+        ));
     }
     if let Some(host) = other_host(document).filter(|_| word == "session") {
-        refuse(format!("must not be \"session\" under the host {host}: its memory is part of the prefix index, which is off there; \"cookie\" needs none"));
+        refuse(format!(
+            "must not be \"session\" under the host {host}: its memory is part of the prefix index, which is off there; \"cookie\" needs none"
+        ));
     }
     match (word.as_str(), &key.is) {
-        ("cookie", Is::Unset) => refuse("needs `key`: an unsealed cookie would let clients choose their pod".to_owned()),
+        ("cookie", Is::Unset) => {
+            refuse("needs `key`: an unsealed cookie would let clients choose their pod".to_owned())
+        }
         ("none" | "session", Is::Record(_)) => {
             let rule = "has no effect: only a cookie is sealed; set `by` to \"cookie\", or leave it out".to_owned();
             report.add(key.at, format!("{path}.key"), "{...}".to_owned(), rule);

@@ -828,7 +828,12 @@ fn affinity_needs_what_tells_sessions_apart() {
     assert_eq!(config.pools[0].routing.affinity, cookie);
     let at = "pools[0].routing.affinity.key";
     refuses(path, json!({"key": key}), at, "has no effect");
-    refuses(path, json!({"by": "cookie", "key": {"env": "a b"}}), &format!("{at}.env"), "variable");
+    refuses(
+        path,
+        json!({"by": "cookie", "key": {"env": "a b"}}),
+        &format!("{at}.env"),
+        "variable",
+    );
 }
 
 #[test]
@@ -840,7 +845,15 @@ fn a_label_has_a_name_and_a_value() {
         let (path, value) = required(label);
         assert_eq!(accepts(path, value).pools[0].routing.require, [label]);
     }
-    for label in ["role", "=decode", "role=", "a=b=c", "ro le=x", &format!("{both}x"), &format!("x{both}")] {
+    for label in [
+        "role",
+        "=decode",
+        "role=",
+        "a=b=c",
+        "ro le=x",
+        &format!("{both}x"),
+        &format!("x{both}"),
+    ] {
         let (path, value) = required(label);
         refuses(path, value, "pools[0].routing.require[0]", "name=value");
     }
@@ -849,11 +862,21 @@ fn a_label_has_a_name_and_a_value() {
         accepts("pools.0.labels", pods(pod));
     }
     for pod in ["10.0.0.1", "pod-a:8000", "10.0.0.1/8", "10.0.0.0/33"] {
-        refuses("pools.0.labels", pods(pod), "pools[0].labels[0].pods[0]", "or a range of addresses");
+        refuses(
+            "pools.0.labels",
+            pods(pod),
+            "pools[0].labels[0].pods[0]",
+            "or a range of addresses",
+        );
     }
     let names: Vec<String> = (0..9).map(|n| format!("n{n}=v")).collect();
     accepts("pools.0.routing.require", json!(names[..8]));
-    refuses("pools.0.routing.require", json!(names), "pools[0].routing.require", "0 to 8");
+    refuses(
+        "pools.0.routing.require",
+        json!(names),
+        "pools[0].routing.require",
+        "0 to 8",
+    );
 }
 
 #[test]

@@ -178,7 +178,9 @@ pub(super) static LABEL: TextRule = TextRule {
     pattern: r"^[A-Za-z0-9_./-]{1,63}=[A-Za-z0-9_./-]{1,63}$",
     accepts: |text| {
         text.split_once('=').is_some_and(|(name, value)| {
-            [name, value].into_iter().all(|part| made_of(part, limits::LABEL_PART_MAX_BYTES, label_byte))
+            [name, value]
+                .into_iter()
+                .all(|part| made_of(part, limits::LABEL_PART_MAX_BYTES, label_byte))
         })
     },
 };

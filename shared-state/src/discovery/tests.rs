@@ -54,7 +54,10 @@ fn the_path_escapes_the_name_for_the_expression_and_for_the_query() {
 fn a_host_has_the_zone_of_its_locality() {
     let zoned = |zone: &str| {
         let host = host("10.0.0.1", 8000, "", r#""value":"1","#);
-        host.replace(r#""locality":{}"#, &format!(r#""locality":{{"region":"r","zone":"{zone}"}}"#))
+        host.replace(
+            r#""locality":{}"#,
+            &format!(r#""locality":{{"region":"r","zone":"{zone}"}}"#),
+        )
     };
     let labels = |zone: &str| {
         let page = page(&[cluster("llama", &[zoned(zone)])]);

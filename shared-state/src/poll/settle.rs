@@ -9,7 +9,9 @@ use super::schedule::Schedule;
 use super::{Outcome, Poller, Stat, Target};
 use crate::clock::Now;
 use crate::discovery::{self, Found};
-use crate::limits::{DISCOVERY_PAGE_MAX_BYTES, FROZEN_AFTER, LABELS_PER_POD_MAX, MODELS_PAGE_MAX_BYTES, PAGE_MAX_BYTES};
+use crate::limits::{
+    DISCOVERY_PAGE_MAX_BYTES, FROZEN_AFTER, LABELS_PER_POD_MAX, MODELS_PAGE_MAX_BYTES, PAGE_MAX_BYTES,
+};
 use crate::metrics::{self, Hints};
 use crate::models::{self, Model};
 use crate::pod::PodAddress;

@@ -51,6 +51,11 @@ impl<'a> Required<'a> {
 
 /// The label of a pod with this name.
 pub fn of_name(snapshot: &Snapshot, row: &PodRow, name: &str) -> Option<NameId> {
-    let is = |id: &NameId| snapshot.name(*id).split_once('=').is_some_and(|(known, _)| known == name);
+    let is = |id: &NameId| {
+        snapshot
+            .name(*id)
+            .split_once('=')
+            .is_some_and(|(known, _)| known == name)
+    };
     row.labels.iter().copied().find(is)
 }

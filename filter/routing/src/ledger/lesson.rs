@@ -44,7 +44,13 @@ impl Lesson {
     pub fn takes_in(&mut self, other: &Self) -> bool {
         match (self, other) {
             (Self::Asked(sum), Self::Asked(one)) => sum.add(*one),
-            (Self::Sent { pod: known, tokens: sum }, Self::Sent { pod, tokens }) if known == pod => {
+            (
+                Self::Sent {
+                    pod: known,
+                    tokens: sum,
+                },
+                Self::Sent { pod, tokens },
+            ) if known == pod => {
                 *sum = *sum + *tokens;
             }
             _ => return false,

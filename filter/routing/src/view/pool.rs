@@ -10,6 +10,7 @@ use berth_shared_state::store::{SharedData, StoreError};
 use berth_shared_state::table;
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 
+use crate::cookie::Sealer;
 use crate::cost::HOME_SHARE;
 use crate::decision::{PodFacts, PoolFacts};
 use crate::ledger::{LedgerView, PodFact};
@@ -36,13 +37,15 @@ pub(super) struct PoolView {
     pub ledger: LedgerView,
     pub error: Option<TableError>,
     pub prefix: Option<PrefixView>,
+    /// Seals the cookies of sessions.
+    pub sealer: Option<Sealer>,
     share: Share,
     sizes: Sizes,
     seen: Seen,
     beginnings: Beginnings,
     snapshot: Option<Snapshot>,
     /// Ledger keys of the snapshot's pods, in their order.
-    keys: Vec<PodKey>,
+    pub keys: Vec<PodKey>,
     head: Vec<u8>,
     read_at: Option<UnixMillis>,
     max_age: Millis,
@@ -55,6 +58,7 @@ impl PoolView {
             ledger: LedgerView::new(&pool.name, nonce),
             error: None,
             prefix: PrefixView::new(pool, pools),
+            sealer: None,
             share: Share::default(),
             sizes: Sizes::default(),
             seen: Seen::default(),

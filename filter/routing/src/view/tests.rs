@@ -341,10 +341,8 @@ fn a_trusted_header_tells_the_model_where_the_body_does_not() {
     publish(&store, "b", "base-b", &["10.0.1.1:80"], 1);
     let mut view = view(TWO, 1);
     let steering = Steering {
-        session: None,
-        pool: None,
         model: Some("base-b".to_owned()),
-        subset: None,
+        ..Steering::default()
     };
     for (body, expected) in [(None, "b"), (Some("known"), "b"), (Some("base-a"), "a")] {
         let decision = decide_on(&mut view, &store, 1, &chat(body), &steering, 10);

@@ -339,7 +339,10 @@ fn a_pod_keeps_the_labels_that_the_config_asks_for() {
     let other = list.replace("decode", "prefill");
     run(&mut rig, 2_000, |_| (200, other.clone()));
     check(rig.table(), &[&["role=prefill", "zone=b"], &["zone=a"], &["zone=a"]]);
-    assert!(!rig.table().names.iter().any(|name| name == "role=decode"), "nobody has it any more");
+    assert!(
+        !rig.table().names.iter().any(|name| name == "role=decode"),
+        "nobody has it any more"
+    );
 }
 
 #[test]
@@ -348,7 +351,10 @@ fn a_pod_is_new_when_it_is_first_read_and_when_it_is_ready_again() {
     let mut rig = Rig::new(&json_pool());
     run(&mut rig, 3_000, |_| (200, list(true)));
     let first = rig.row("10.0.0.1:8000").since;
-    assert!(first.0 >= START && first.0 < START + 2_000, "its first page came within a second");
+    assert!(
+        first.0 >= START && first.0 < START + 2_000,
+        "its first page came within a second"
+    );
     run(&mut rig, 3_000, |_| (200, list(false)));
     assert_eq!(rig.row("10.0.0.1:8000").since, first);
     let again = rig.now;

@@ -39,7 +39,10 @@ fn a_label_that_nobody_is_known_to_have_is_asked_of_those_that_say_nothing() {
     let mut found = endpoints(&decision);
     found.sort_unstable();
     assert_eq!(found, [1, 2]);
-    assert_eq!((decision.why.excluded.labels, decision.why.notes), (1, vec![Note::LabelsUnknown]));
+    assert_eq!(
+        (decision.why.excluded.labels, decision.why.notes),
+        (1, vec![Note::LabelsUnknown])
+    );
     // A label that the table never heard of.
     let decision = requiring("tier=gold", &[&[PREFILL], &[]]).decide(ASK);
     assert_eq!(endpoints(&decision).len(), 2);
@@ -129,7 +132,10 @@ fn when_all_pods_are_at_their_cap_the_cheapest_is_taken_with_a_note() {
     }
     let decision = world.decide(ASK);
     assert_eq!(endpoints(&decision), [1, 2, 0]);
-    assert_eq!((decision.why.excluded.at_cap, decision.why.notes), (0, vec![Note::AllAtCap]));
+    assert_eq!(
+        (decision.why.excluded.at_cap, decision.why.notes),
+        (0, vec![Note::AllAtCap])
+    );
 }
 
 /// Two old pods with this many running, and one that is this old.
@@ -182,7 +188,11 @@ fn a_session_stays_where_it_was_until_waiting_costs_more_than_its_context() {
     // 90 ms of 100 are saved; a running request costs 2 ms, and a tenth of the 10 that are left.
     session(25, 0).always(ASK, 1);
     assert_ne!(endpoints(&session(35, 0).decide(ASK))[0], 1);
-    assert_ne!(endpoints(&session(0, 9).decide(ASK))[0], 1, "nine of 100 ms, half a second ago");
+    assert_ne!(
+        endpoints(&session(0, 9).decide(ASK))[0],
+        1,
+        "nine of 100 ms, half a second ago"
+    );
 }
 
 #[test]
@@ -192,5 +202,9 @@ fn among_equals_a_session_goes_where_it_was_and_not_by_lot() {
     (world.pods[3].session, world.pods[3].cached) = (true, 0.01);
     world.always(ASK, 3);
     world.pods[3].avoided_until = Some(super::UnixMillis(super::NOW.0 + 1_000));
-    assert_ne!(endpoints(&world.decide(ASK))[0], 3, "a pod that fails serves no session");
+    assert_ne!(
+        endpoints(&world.decide(ASK))[0],
+        3,
+        "a pod that fails serves no session"
+    );
 }

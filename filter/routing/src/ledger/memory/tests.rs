@@ -139,9 +139,17 @@ fn one_request_at_a_time_shows_whether_a_pod_works_again() {
     // What is sent while it is open is no probe: there was nobody else.
     check_circuit(&[opened(), (3_099, Sends, Some(3_100)), (3_100, Sends, Some(13_100))]);
     check_circuit(&[opened(), (4_000, Sends, Some(14_000)), (4_500, Answers(4_000), None)]);
-    check_circuit(&[opened(), (4_000, Sends, Some(14_000)), (4_500, Ends(4_000, Success), None)]);
+    check_circuit(&[
+        opened(),
+        (4_000, Sends, Some(14_000)),
+        (4_500, Ends(4_000, Success), None),
+    ]);
     // It fails: twice as long.
-    check_circuit(&[opened(), (4_000, Sends, Some(14_000)), (4_500, Ends(4_000, Unreachable), Some(10_500))]);
+    check_circuit(&[
+        opened(),
+        (4_000, Sends, Some(14_000)),
+        (4_500, Ends(4_000, Unreachable), Some(10_500)),
+    ]);
     // It says nothing: half open again, and the next one is the probe.
     for outcome in [Refused, NotFound, Abandoned] {
         check_circuit(&[

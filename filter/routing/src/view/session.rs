@@ -1,0 +1,140 @@
+//! Whose session a request belongs to, and what the pod that served it last holds of it.
+//!
+//! By a trusted header: the prefix index remembers who was sent a session's context, as if that were a prompt that no
+//! other session begins with; it is shared by the workers of a process, forgets with the pods' caches, and is voided by
+//! a restart. Proxies agree on a pod by the session's hash. By a cookie: the client brings what is to be known.
+//! Either way it ends as a part of the prompt that a pod is believed to hold. Deliberately not here: what that is worth.
+
+use berth_shared_state::config::{Affinity, Pool};
+use berth_shared_state::pod::PodAddress;
+use berth_shared_state::store::SharedData;
+use berth_shared_state::units::{Millis, Tokens, UnixMillis};
+use xxhash_rust::xxh64::xxh64;
+
+use super::Request;
+use super::pool::PoolView;
+use crate::cookie::{Claim, Sealer};
+use crate::decision::{Ask, PodFacts};
+use crate::prefix::{Beginning, Chains, Found, seed};
+
+/// The session of a request.
+#[derive(Debug)]
+pub(super) enum Session<'a> {
+    /// It has none, or sessions do not count.
+    None,
+    /// By a trusted header: what stands for its context.
+    Header { key: u64, context: Chains },
+    /// By what the client's cookie claims.
+    Cookie {
+        cookies: &'a str,
+        max_age: Millis,
+        prompt: Tokens,
+    },
+}
+
+impl Session<'_> {
+    /// Where it lives, as far as proxies agree: they see the same sessions.
+    pub fn start(&self) -> Option<Beginning> {
+        match self {
+            Self::Header { key, .. } => Some(Beginning { key: *key, share: 0.0 }),
+            Self::None | Self::Cookie { .. } => None,
+        }
+    }
+}
+
+impl PoolView {
+    /// The session of a request to this pool.
+    pub fn session<'a>(&self, pool: &Pool, request: &Request<'a>, ask: &Ask<'_>) -> Session<'a> {
+        let steering = request.steering;
+        match (&pool.routing.affinity, &steering.session) {
+            (Affinity::Session, Some(session)) => {
+                // Another model, or another salt, shares nothing of the cache.
+                let salt = request.facts.cache_salt.as_deref().unwrap_or_default();
+                let key = xxh64(session.as_bytes(), seed(ask.model.unwrap_or_default(), salt));
+                Session::Header {
+                    key,
+                    context: Chains::of_session(key, ask.prompt, ask.prompt + ask.output),
+                }
+            }
+            (Affinity::Cookie { max_age, .. }, _) if !steering.cookies.is_empty() => Session::Cookie {
+                cookies: &steering.cookies,
+                max_age: *max_age,
+                prompt: ask.prompt,
+            },
+            _ => Session::None,
+        }
+    }
+
+    /// Finds the pods that served a session, and notes in `pods` what they hold of this request.
+    pub fn join(
+        &self,
+        store: &dyn SharedData,
+        session: &Session<'_>,
+        pods: &mut [PodFacts<'_>],
+        now: UnixMillis,
+    ) -> Found {
+        match session {
+            Session::None => Found::default(),
+            Session::Header { context, .. } => {
+                let Some(prefix) = &self.prefix else {
+                    return Found::default();
+                };
+                let found = prefix.look_up(store, context, pods);
+                for (place, blocks) in &found.blocks {
+                    if let Some(pod) = pods.get_mut(*place) {
+                        serves(pod, context.part(*blocks));
+                    }
+                }
+                found
+            }
+            Session::Cookie {
+                cookies,
+                max_age,
+                prompt,
+            } => {
+                if let Some(sealer) = &self.sealer
+                    && let Some(claim) = sealer.read(cookies, *max_age, now)
+                    && let Some(place) = self.keys.iter().position(|pod| sealer.fits(&claim, *pod))
+                    && let Some(pod) = pods.get_mut(place).filter(|pod| !restarted(pod, &claim))
+                {
+                    serves(pod, claim.tokens.0 as f64 / prompt.0.max(1) as f64);
+                }
+                Found::default()
+            }
+        }
+    }
+}
+
+/// A pod holds this part of the prompt, since it served the session.
+fn serves(pod: &mut PodFacts<'_>, part: f64) {
+    pod.session = true;
+    pod.cached = pod.cached.max(part.min(1.0));
+}
+
+/// Whether a pod's process began after the cookie was issued. A second is rounded off.
+fn restarted(pod: &PodFacts<'_>, claim: &Claim) -> bool {
+    pod.row
+        .started_at
+        .is_some_and(|started| started * 1_000.0 >= (claim.at.0 + 1_000) as f64)
+}
+
+/// The `set-cookie` of a session whose context is at this pod now.
+pub(super) fn cookie(
+    pool: &Pool,
+    sealer: &Sealer,
+    serving: PodAddress,
+    context: Tokens,
+    secure: bool,
+    now: UnixMillis,
+) -> Option<String> {
+    let Affinity::Cookie { max_age, .. } = &pool.routing.affinity else {
+        return None;
+    };
+    let value = sealer.issue(serving.key(), context, now);
+    let seconds = max_age.0.div_ceil(1_000);
+    let secure = if secure { "; Secure" } else { "" };
+    let name = sealer.name();
+    Some(format!(
+        "{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}"
+    ))
+}
