@@ -13,6 +13,8 @@ use crate::ledger::Ledger;
 use crate::prefix::Blocks;
 use crate::request::{Api, PromptSize};
 
+mod sessions;
+
 const ONE: &str =
     r#"{"pools": [{"name": "a", "discovery": {"static": ["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"]}}]}"#;
 /// Its first pool is that of [`ONE`].
