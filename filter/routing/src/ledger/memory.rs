@@ -9,7 +9,8 @@
 //!     |                                  it fails |        one request is sent  v      | it says nothing,
 //!     +--------- it is answered, with 2xx --------+--------------------------- probed -+ or takes 10 s
 //! ```
-//! Who is open or probed is avoided; in half open the next request is the probe. Workers that decide within the
+//! Who is open or probed is avoided; in half open the next request is the probe. What fails while it is open, since
+//! there was nobody else, keeps it open and does not double the time. Workers that decide within the
 //! age of a copy ([`berth_shared_state::limits::VIEW_MAX_AGE`]) may send one each.
 
 use berth_shared_state::limits::{
@@ -239,9 +240,12 @@ impl Memory {
     }
 
     fn charge(&mut self, now: UnixMillis) {
-        let doubled = AVOID_FIRST.0 << u32::from(self.strikes).min(16);
+        // What is sent while it is open, since all the others fail too, shows that it still fails and no more: pods that
+        // all come back together would be waited for.
+        let open = self.avoid_until.is_some_and(|until| until > now);
+        self.strikes = self.strikes.saturating_add(u8::from(!open)).max(1);
+        let doubled = AVOID_FIRST.0 << u32::from(self.strikes - 1).min(16);
         self.avoid_until = Some(now + Millis(doubled.min(AVOID_MAX.0)));
-        self.strikes = self.strikes.saturating_add(1);
         self.charged_at = now;
         self.probe = None;
     }

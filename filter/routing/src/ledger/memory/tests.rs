@@ -173,6 +173,20 @@ fn one_request_at_a_time_shows_whether_a_pod_works_again() {
 }
 
 #[test]
+fn failures_of_an_open_circuit_keep_it_open_and_do_not_double_its_time() {
+    use Outcome::Unreachable;
+    use Step::{Ends, Sends};
+    check_circuit(&[
+        (100, Ends(0, Unreachable), Some(3_100)),
+        (103, Ends(101, Unreachable), Some(3_103)),
+        (3_000, Ends(200, Unreachable), Some(6_000)),
+        (6_000, Sends, Some(16_000)),
+        (6_010, Ends(6_000, Unreachable), Some(12_010)),
+        (7_000, Ends(6_500, Unreachable), Some(13_000)),
+    ]);
+}
+
+#[test]
 fn a_pod_that_answers_once_and_fails_again_is_avoided_for_longer() {
     use Outcome::{Success, Unreachable};
     use Step::{Answers, Ends, Sends};
