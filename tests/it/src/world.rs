@@ -171,9 +171,7 @@ impl World {
 
     /// A plain list.
     fn list(&self) -> String {
-        let pod = |(name, pod, ip, port): (&String, &Pod, &str, u16)| {
-            json!({"address": format!("{ip}:{port}"), "name": name, "ready": pod.health == "HEALTHY", "labels": pod.labels})
-        };
+        let pod = |(name, pod, ip, port): (&String, &Pod, &str, u16)| json!({"address": format!("{ip}:{port}"), "name": name, "ready": pod.health == "HEALTHY", "labels": pod.labels});
         Value::from(self.listed().map(pod).collect::<Vec<Value>>()).to_string()
     }
 

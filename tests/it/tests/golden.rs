@@ -43,7 +43,10 @@ fn row_28_subsets() {
         let headers: Vec<_> = hint.iter().map(|hint| (names::ENDPOINT_SUBSET, hint)).collect();
         let decision = decided(&PODS, completion(json!(headers), r#"{"prompt": "x"}"#));
         if expected.is_empty() {
-            assert_eq!((&decision["action"], &decision["status"]), (&json!("reply"), &json!(503)));
+            assert_eq!(
+                (&decision["action"], &decision["status"]),
+                (&json!("reply"), &json!(503))
+            );
             assert_eq!(decision["why"]["reason"], "subset-no-match");
             return;
         }
@@ -91,7 +94,10 @@ fn row_35_no_body() {
         assert_eq!(decided(pods, post)["why"]["reason"], "no-body");
     }
     let decision = decided(&[], completion(json!([]), r#"{"prompt": "x"}"#));
-    assert_eq!((&decision["status"], &decision["why"]["reason"]), (&json!(503), &json!("no-ready-pod")));
+    assert_eq!(
+        (&decision["status"], &decision["why"]["reason"]),
+        (&json!(503), &json!("no-ready-pod"))
+    );
 }
 
 /// That they really are removed is checked on every request of every scenario.
@@ -120,8 +126,20 @@ fn row_38_the_clients_name_in_answers() {
     }
     let (pod, client) = ("vllm-backend-01", "llama");
     let tight = r#"{"id":"1","model":"vllm-backend-01","choices":[]}"#;
-    check(Format::Json, pod, client, tight, r#"{"id":"1","model":"llama","choices":[]}"#);
-    check(Format::Json, pod, client, r#"{"model": "vllm-backend-01"}"#, r#"{"model": "llama"}"#);
+    check(
+        Format::Json,
+        pod,
+        client,
+        tight,
+        r#"{"id":"1","model":"llama","choices":[]}"#,
+    );
+    check(
+        Format::Json,
+        pod,
+        client,
+        r#"{"model": "vllm-backend-01"}"#,
+        r#"{"model": "llama"}"#,
+    );
     let line = "data: {\"model\":\"vllm-backend-01\",\"choices\":[]}\n\ndata: [DONE]\n\n";
     check(Format::Events, pod, client, line, &line.replace(pod, client));
     check(Format::Events, pod, client, "data: [DONE]\n\n", "data: [DONE]\n\n");
@@ -139,7 +157,10 @@ fn row_43_a_page_with_the_queue_alone() {
         known_adapters: &[],
         now: UnixMillis(0),
     };
-    let sample = metrics::read(b"# TYPE vllm:num_requests_waiting gauge\nvllm:num_requests_waiting 3\n", hints);
+    let sample = metrics::read(
+        b"# TYPE vllm:num_requests_waiting gauge\nvllm:num_requests_waiting 3\n",
+        hints,
+    );
     assert_eq!((sample.waiting, sample.running, sample.kv_mean), (Some(3), None, None));
     assert_eq!(sample.status, Status::Partial);
     assert!(sample.reason.is_some());

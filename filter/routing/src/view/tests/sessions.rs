@@ -60,7 +60,12 @@ fn serve(view: &mut View, store: &dyn SharedData, steering: &Steering, now: u64)
 #[track_caller]
 fn goes(decision: &Decision, pod: &str, session: bool) {
     assert_eq!(endpoints(decision)[0], address(pod), "{:?}", decision.why);
-    assert_eq!(decision.why.notes.contains(&Note::Session), session, "{:?}", decision.why);
+    assert_eq!(
+        decision.why.notes.contains(&Note::Session),
+        session,
+        "{:?}",
+        decision.why
+    );
 }
 
 /// A table in which this pod has requests waiting.
@@ -77,7 +82,9 @@ fn busy(store: &dyn SharedData, pod: &str, waiting: u32, seq: u64) {
     for row in table.pods.iter_mut().filter(|row| row.address == address(pod)) {
         row.load.waiting = Some(waiting);
     }
-    store.set(&table_key("a"), &table::encode(&table).unwrap(), None).unwrap();
+    store
+        .set(&table_key("a"), &table::encode(&table).unwrap(), None)
+        .unwrap();
 }
 
 #[test]
@@ -278,7 +285,9 @@ fn a_cookie_does_not_speak_of_a_process_that_is_gone() {
         for row in &mut table.pods {
             row.started_at = Some(1_700_000_000.0 + started);
         }
-        store.set(&table_key("a"), &table::encode(&table).unwrap(), None).unwrap();
+        store
+            .set(&table_key("a"), &table::encode(&table).unwrap(), None)
+            .unwrap();
         let steering = only(PODS[1], cookie.clone());
         goes(&serve(&mut view, &store, &steering, 1_500 + seq * 10), PODS[1], known);
     }
