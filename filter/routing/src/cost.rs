@@ -268,6 +268,12 @@ impl Stage {
         }
     }
 
+    /// The pod sleeps, and that is known.
+    #[must_use]
+    pub fn is_asleep(self, pod: &PodFacts<'_>) -> bool {
+        self != Self::Unknown && pod.row.load.sleeping == Some(true)
+    }
+
     /// The weight of the reading against the pool's mean.
     #[must_use]
     pub const fn weight(self) -> f64 {

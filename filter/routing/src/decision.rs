@@ -27,6 +27,7 @@ mod agreed;
 mod candidates;
 mod caps;
 pub mod explain;
+mod field;
 mod labels;
 mod pick;
 mod serving;
@@ -34,6 +35,7 @@ mod why;
 
 use candidates::{Candidates, Subset};
 pub use caps::at_cap;
+pub use field::{Drawn, Field, Wish};
 pub(crate) use serving::is_ready;
 pub use serving::{Naming, adapter_key, naming};
 pub use why::{Considered, Excluded, Note, Reason, Rung, Why};
@@ -53,8 +55,10 @@ pub struct Input<'a> {
     pub pool: &'a Pool,
     /// Its table; `None` = no poller has written one.
     pub snapshot: Option<&'a Snapshot>,
-    /// The pods of that table.
+    /// The pods of that table, or some of them.
     pub pods: &'a [PodFacts<'a>],
+    /// Why these; `None` = they are all.
+    pub drawn: Option<Part<'a>>,
     /// What was learned of the pool.
     pub facts: PoolFacts,
     /// The request.
@@ -65,6 +69,15 @@ pub struct Input<'a> {
     pub now: UnixMillis,
     /// Give reasons for every candidate, not only for the endpoints.
     pub in_full: bool,
+}
+
+/// What a decision that sees some pods is told of all of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// What was reckoned of all.
+    pub field: &'a Field,
+    /// Who was drawn: the same pods, in the same order.
+    pub drawn: &'a Drawn,
 }
 
 /// What is known of one pod.
@@ -150,6 +163,11 @@ impl<'a> Ask<'a> {
             prompts: facts.prompts.max(1),
             start: None,
         }
+    }
+
+    /// Tokens of one prompt that are certain. The estimate may be double the truth, so only half of it counts.
+    fn at_least(&self) -> Tokens {
+        Tokens(self.exact.0.max(self.prompt.0 / 2) / u64::from(self.prompts.max(1)))
     }
 
     /// What it takes of a pod that has this part, 0 to 1, of its prompt cached.

@@ -204,23 +204,16 @@ impl Ledger {
         }
     }
 
-    /// Replaces a view's records by these, made by `records` under the bound it is given, and the adapters that
-    /// it uses. Without any record the view leaves the ledger.
-    fn replace(
-        &mut self,
-        nonce: u64,
-        now: UnixMillis,
-        records: impl FnOnce(usize) -> Vec<(PodKey, Record)>,
-        in_use: &[(PodKey, u64)],
-    ) {
-        let share = LEDGER_ENTRIES_MAX
-            / self
-                .views
-                .iter()
-                .filter(|head| head.nonce != nonce)
-                .count()
-                .saturating_add(1);
-        let records = records(share);
+    /// Records that a view may have: all share the bound.
+    fn share(&self, nonce: u64) -> usize {
+        let others = self.views.iter().filter(|head| head.nonce != nonce).count();
+        LEDGER_ENTRIES_MAX / others.saturating_add(1)
+    }
+
+    /// Replaces a view's records by these, and the adapters that it uses. Without any record the view leaves the
+    /// ledger.
+    fn replace(&mut self, nonce: u64, now: UnixMillis, records: &[(PodKey, Record)], in_use: &[(PodKey, u64)]) {
+        let share = self.share(nonce);
         if let Some(known) = self.views.iter().position(|head| head.nonce == nonce) {
             let head = self.views.remove(known);
             self.clear_slot(head.slot);
@@ -235,8 +228,8 @@ impl Ledger {
             heartbeat: now,
         });
         for (pod, record) in records {
-            if let Some(state) = self.pod_mut(pod, now) {
-                state.records.push(Record { slot, ..record });
+            if let Some(state) = self.pod_mut(*pod, now) {
+                state.records.push(Record { slot, ..*record });
             }
         }
         for (pod, adapter) in in_use.iter().take(share) {
@@ -247,6 +240,28 @@ impl Ledger {
                 });
             }
         }
+    }
+
+    /// The same at one pod, for a view that is here.
+    fn replace_at(&mut self, slot: u8, pod: PodKey, now: UnixMillis, records: &[Record], in_use: &[u64]) {
+        if records.is_empty() && self.pod(pod).is_none() {
+            return;
+        }
+        if let Some(state) = self.pod_mut(pod, now) {
+            state.records.retain(|record| record.slot != slot);
+            state
+                .records
+                .extend(records.iter().map(|record| Record { slot, ..*record }));
+            state.in_use.retain(|used| used.slot != slot);
+            state.in_use.extend(in_use.iter().map(|adapter| InUse {
+                slot,
+                adapter: *adapter,
+            }));
+        }
+    }
+
+    fn head(&mut self, nonce: u64) -> Option<&mut Head> {
+        self.views.iter_mut().find(|head| head.nonce == nonce)
     }
 
     fn clear_slot(&mut self, slot: u8) {

@@ -187,16 +187,27 @@ impl View {
         };
         let session = view.session(pool, request, &ask);
         ask.start = session.start().or(start);
-        let mut pods = view.pods(pool, now);
-        let found = view.look_up(store, chains.as_ref(), &mut pods);
-        let of_session = view.join(store, &session, &mut pods, now);
+        view.look_over(pool, now);
+        let found = view.look_up(store, chains.as_ref());
+        let joined = view.join(store, &session, now);
+        let subset = request.steering.subset.as_deref();
+        // Who asks for all pods, or for some by name, gets them.
+        let drawn = if subset.is_some() || request.in_full {
+            None
+        } else {
+            view.draw(pool, &ask, &joined.held(&found), &mut self.rng, now)
+        };
+        let mut pods = view.pods(pool, drawn.as_ref(), now);
+        pool::note_cached(&mut pods, drawn.as_ref(), &found, chains.as_ref());
+        joined.note(&mut pods, drawn.as_ref());
         let input = decision::Input {
             pool,
             snapshot: view.snapshot(),
             pods: &pods,
+            drawn: view.part(drawn.as_ref()),
             facts: view.facts(),
             ask,
-            subset: request.steering.subset.as_deref(),
+            subset,
             now,
             in_full: request.in_full,
         };
@@ -205,7 +216,7 @@ impl View {
         decision.why.base = catalogue::base_of(pool, view.snapshot(), model).map(str::to_owned);
         if let Action::Route { endpoints, booking } = &decision.action {
             let written =
-                [found, of_session].map(|found| view.write(store, found, endpoints.first(), booking.context, &pods));
+                [found, joined.found].map(|found| view.write(store, found, endpoints.first(), booking.context, &pods));
             written.iter().for_each(|written| self.counts.prefix(written));
             let routed = Routed {
                 pool: index,
@@ -274,11 +285,11 @@ impl View {
     /// The first byte of a response body came. `is_stream`: the response is an event stream, whose
     /// first byte is the first token; any other first byte is the last one too.
     pub fn on_first_byte(&mut self, store: &dyn SharedData, id: u64, status: u16, is_stream: bool, now: UnixMillis) {
-        let good = (200..300).contains(&status);
+        let is_good = (200..300).contains(&status);
         if let Some(view) = self.routed.get(&id).and_then(|routed| self.pools.get_mut(routed.pool)) {
             self.counts
-                .ledger(view.ledger.first_token(store, id, is_stream, good && is_stream, now));
-            if good {
+                .ledger(view.ledger.first_token(store, id, is_stream, is_good, now));
+            if is_good {
                 self.counts.ledger(view.ledger.answered(store, id, now));
             }
         }
@@ -430,6 +441,7 @@ impl View {
             streams: request.facts.stream,
         };
         self.counts.ledger(view.ledger.sent(store, &sent, now));
+        view.sent_adapter(booking.adapter, *first);
         if self.routed.len() >= LEDGER_IN_FLIGHT_MAX {
             self.routed.pop_first();
         }

@@ -14,6 +14,10 @@ pub trait Proxy {
 
     /// Time passes.
     fn wait(&mut self, millis: u64);
+    /// Time passes between two requests of a burst whose pace does not matter.
+    fn pause(&mut self) {
+        self.wait(AFTER_MILLIS);
+    }
     /// Pods change.
     ///
     /// # Errors
@@ -156,7 +160,10 @@ impl<P: Proxy> Player<'_, P> {
             if then != Then::Open && seen.served_by.is_some() {
                 self.proxy.go_on(self.sent, then);
             }
-            self.proxy.wait(step.every_ms.unwrap_or(AFTER_MILLIS));
+            match step.every_ms {
+                Some(millis) => self.proxy.wait(millis),
+                None => self.proxy.pause(),
+            }
         }
         for (pod, [least, most]) in &expect.between {
             let count = counts.get(pod).copied().unwrap_or(0);

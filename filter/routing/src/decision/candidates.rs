@@ -7,7 +7,7 @@ use berth_shared_state::config::Caps;
 use berth_shared_state::limits::SUBSET_MAX;
 use berth_shared_state::pod::PodAddress;
 use berth_shared_state::snapshot::Snapshot;
-use berth_shared_state::table::{NameId, Readiness};
+use berth_shared_state::table::{NameId, PodRow, Readiness};
 use berth_shared_state::units::{Millis, Tokens};
 use fastrand::Rng;
 
@@ -88,10 +88,12 @@ impl<'a> Candidates<'a> {
         Self {
             input,
             list: Vec::with_capacity(input.pods.len()),
-            fleet: Fleet::new(
-                input.facts.rate,
-                input.pool.routing.prefill_tokens_per_second,
-                input.facts.elsewhere,
+            fleet: input.drawn.map_or_else(
+                || {
+                    let initial = input.pool.routing.prefill_tokens_per_second;
+                    Fleet::new(input.facts.rate, initial, input.facts.elsewhere)
+                },
+                |drawn| drawn.field.fleet,
             ),
             name: input.ask.model.map(|model| Name::new(model, id(model))),
             by_load: false,
@@ -107,7 +109,9 @@ impl<'a> Candidates<'a> {
                 Readiness::NotReady => Some(&mut why.excluded.not_ready),
                 Readiness::Draining => Some(&mut why.excluded.draining),
                 Readiness::Ready | Readiness::Unknown => {
-                    self.fleet.add(pod, stage);
+                    if self.input.drawn.is_none() {
+                        self.fleet.add(pod, stage);
+                    }
                     let outside = subset.is_some_and(|subset| !subset.has(pod.row.address));
                     outside.then_some(&mut why.excluded.subset)
                 }
@@ -139,12 +143,11 @@ impl<'a> Candidates<'a> {
                 one.domain = labels::of_name(snapshot, one.pod.row, name);
             }
         }
-        let required = Required::new(snapshot, &routing.require);
-        if required.is_empty() {
+        if routing.require.is_empty() {
             return true;
         }
-        let best = self.list.iter().map(|one| required.met(one.pod.row)).max();
-        let best = best.unwrap_or(Met::No);
+        let required = Required::new(snapshot, &routing.require);
+        let best = required.best(self.list.iter().map(|one| one.pod.row));
         if best == Met::No {
             return false;
         }
@@ -153,7 +156,7 @@ impl<'a> Candidates<'a> {
         }
         let before = self.list.len();
         self.list.retain(|one| required.met(one.pod.row) == best);
-        why.excluded.labels = count(before - self.list.len());
+        why.excluded.labels += count(before - self.list.len());
         true
     }
 
@@ -215,31 +218,26 @@ impl<'a> Candidates<'a> {
 
     /// Keeps the pods that are awake. A sleeping engine shows no load and would win.
     pub fn keep_awake(&mut self, why: &mut Why) {
-        let asleep = |one: &Candidate<'_>| one.stage != Stage::Unknown && one.pod.row.load.sleeping == Some(true);
+        let asleep = |one: &Candidate<'_>| one.stage.is_asleep(one.pod);
         if self.list.iter().all(asleep) {
             why.notes.push(Note::AllAsleep);
             return;
         }
         let before = self.list.len();
         self.list.retain(|one| !asleep(one));
-        why.excluded.asleep = count(before - self.list.len());
+        why.excluded.asleep += count(before - self.list.len());
     }
 
     /// Keeps the pods whose `max_model_len` the prompt can meet; if none, those with the longest.
-    /// The estimate may be double the truth, so only half of it is held against a pod.
     pub fn keep_long_enough(&mut self, why: &mut Why) {
-        let ask = &self.input.ask;
-        let least = ask.exact.0.max(ask.prompt.0 / 2) / u64::from(ask.prompts.max(1));
-        let limit = |one: &Candidate<'_>| {
-            let page = one.pod.row.models.as_ref();
-            page.and_then(|page| page.max_model_len).unwrap_or(Tokens(u64::MAX))
-        };
+        let least = self.input.ask.at_least();
+        let limit = |one: &Candidate<'_>| longest(one.pod.row);
         let longest = self.list.iter().map(limit).max().unwrap_or_default();
-        if longest.0 < least {
+        if longest < least {
             why.notes.push(Note::LongerThanAllowed);
         }
         let before = self.list.len();
-        self.list.retain(|one| limit(one).0 >= least.min(longest.0));
+        self.list.retain(|one| limit(one) >= least.min(longest));
         why.excluded.too_long = count(before - self.list.len());
     }
 
@@ -354,6 +352,12 @@ fn considered(one: &Candidate<'_>, fleet: &Fleet) -> Considered {
         cached: one.known_cached(),
         free: cost::free_tokens(one.pod, one.stage, fleet),
     }
+}
+
+/// The longest context that a pod allows.
+pub(super) fn longest(row: &PodRow) -> Tokens {
+    let page = row.models.as_ref();
+    page.and_then(|page| page.max_model_len).unwrap_or(Tokens(u64::MAX))
 }
 
 fn count(pods: usize) -> u32 {

@@ -31,9 +31,12 @@ impl<'a> Required<'a> {
         }
     }
 
-    /// Nothing is required.
-    pub const fn is_empty(&self) -> bool {
-        self.labels.is_empty()
+    /// How well any of these meets them.
+    pub fn best<'b>(&self, pods: impl Iterator<Item = &'b PodRow>) -> Met {
+        if self.labels.is_empty() {
+            return Met::Yes;
+        }
+        pods.map(|row| self.met(row)).max().unwrap_or(Met::No)
     }
 
     /// Whether a pod has them.

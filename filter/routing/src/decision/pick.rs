@@ -39,41 +39,51 @@ pub struct Ranked {
 /// Brings the picks to the front of the list, best first.
 pub fn ranked(list: &mut [Candidate<'_>], rng: &mut Rng) -> Ranked {
     let mut ranked = Ranked { count: 0, probe: false };
+    let mut end = list.len();
     while ranked.count < ENDPOINTS_MAX {
         let (taken, rest) = list.split_at_mut_checked(ranked.count).unwrap_or_default();
-        let probe = if taken.is_empty() { to_probe(rest, rng) } else { None };
-        let Some(next) = probe.or_else(|| near_best(taken, rest, rng)) else {
+        let left = rest.get(..end.saturating_sub(taken.len())).unwrap_or_default();
+        let probe = if taken.is_empty() { to_probe(left, rng) } else { None };
+        let Some((next, one)) = probe
+            .or_else(|| near_best(taken, left, rng))
+            .and_then(|at| Some((at, left.get(at)?)))
+        else {
             break;
         };
-        ranked.probe |= probe.is_some();
-        if let Some(next) = next.checked_add(ranked.count) {
-            list.swap(ranked.count, next);
+        if taken.iter().any(|other| other.pod.row.address == one.pod.row.address) {
+            // A table that names a pod twice.
+            end -= 1;
+            list.swap(ranked.count + next, end);
+            continue;
         }
+        ranked.probe |= probe.is_some();
+        list.swap(ranked.count, ranked.count + next);
         ranked.count += 1;
     }
     ranked
 }
 
-/// One of the cheapest: the session's pod, the home of such prompts, else by lot. A pod whose load is less known never ties with a better known one.
+/// One of the cheapest: the session's pod, the home of such prompts, else by lot. A pod whose load is less known never ties
+/// with a better known one.
 fn near_best(taken: &[Candidate<'_>], rest: &[Candidate<'_>], rng: &mut Rng) -> Option<usize> {
-    let free = |one: &Candidate<'_>| !taken.iter().any(|other| other.pod.row.address == one.pod.row.address);
-    let left = || rest.iter().enumerate().filter(|(_, one)| free(one));
     let tried = |one: &Candidate<'_>| one.domain.is_some() && taken.iter().any(|other| other.domain == one.domain);
     let cost = |one: &Candidate<'_>| one.cost + if tried(one) { SAME_DOMAIN } else { 0.0 };
-    let (_, best) = left().min_by(|(_, a), (_, b)| cost(a).total_cmp(&cost(b)))?;
+    let best = rest.iter().min_by(|a, b| cost(a).total_cmp(&cost(b)))?;
     let bound = cost(best) + NEAR_MILLIS.max(NEAR_PART * best.terms.blurred());
     let near = |one: &Candidate<'_>| cost(one) <= bound && one.terms.uncertainty <= best.terms.uncertainty;
-    let by_lot = |among: &dyn Fn(&Candidate<'_>) -> bool, rng: &mut Rng| {
-        let count = left().filter(|(_, one)| among(one)).count();
-        let nth = rng.usize(0..count.max(1));
-        left().filter(|(_, one)| among(one)).nth(nth).map(|(index, _)| index)
-    };
-    let sessions = left().filter(|(_, one)| one.pod.session && near(one));
+    let sessions = rest.iter().enumerate().filter(|(_, one)| one.pod.session && near(one));
     let session = sessions.min_by(|(_, a), (_, b)| cost(a).total_cmp(&cost(b)));
     session
         .map(|(index, _)| index)
-        .or_else(|| by_lot(&|one| near(one) && one.is_home, rng))
-        .or_else(|| by_lot(&near, rng))
+        .or_else(|| by_lot(rest, |one| near(one) && one.is_home, rng))
+        .or_else(|| by_lot(rest, near, rng))
+}
+
+/// One at random.
+fn by_lot(list: &[Candidate<'_>], among: impl Fn(&Candidate<'_>) -> bool, rng: &mut Rng) -> Option<usize> {
+    let among = || list.iter().enumerate().filter(|(_, one)| among(one));
+    let nth = rng.usize(0..among().count().max(1));
+    among().nth(nth).map(|(index, _)| index)
 }
 
 /// A frozen pod, now and then; not with a request that would first have to load an adapter there.

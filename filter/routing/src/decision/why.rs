@@ -5,7 +5,7 @@ use berth_shared_state::pod::PodAddress;
 use berth_shared_state::units::{Millis, Tokens};
 use serde::Serialize;
 
-use super::{Action, Decision, Input, Refusal};
+use super::{Action, Decision, Input, Part, Refusal};
 use crate::cost::{Stage, Terms, Tier, whole};
 
 /// Why a request was not routed by Berth.
@@ -137,6 +137,9 @@ pub struct Excluded {
     /// With as much as the config allows.
     #[serde(skip_serializing_if = "none")]
     pub at_cap: u32,
+    /// Of many pods some are looked at, and not these.
+    #[serde(skip_serializing_if = "none")]
+    pub not_drawn: u32,
 }
 
 fn no_tokens(tokens: &Tokens) -> bool {
@@ -150,7 +153,7 @@ fn none(count: &u32) -> bool {
 impl Excluded {
     /// Name and count of each rule.
     #[must_use]
-    pub const fn named(&self) -> [(&'static str, u32); 8] {
+    pub const fn named(&self) -> [(&'static str, u32); 9] {
         [
             ("not ready", self.not_ready),
             ("draining", self.draining),
@@ -160,6 +163,7 @@ impl Excluded {
             ("asleep", self.asleep),
             ("too short for the prompt", self.too_long),
             ("at their cap", self.at_cap),
+            ("not drawn", self.not_drawn),
         ]
     }
 }
@@ -241,7 +245,7 @@ impl Why {
             predicted: None,
             rung: None,
             candidates: 0,
-            excluded: Excluded::default(),
+            excluded: input.drawn.map_or_else(Excluded::default, Part::excluded),
             notes: Vec::new(),
             considered: Vec::new(),
         }

@@ -90,6 +90,8 @@ pub struct LedgerView {
     cleaned_at: UnixMillis,
     /// The truth changed since it was last written.
     unwritten: bool,
+    /// When all of the truth was put into `seen`, and not only what changed; `None` = that is due.
+    whole_at: Option<UnixMillis>,
     /// The shared value may still hold records of this view.
     on_record: bool,
 }
@@ -113,6 +115,7 @@ impl LedgerView {
             written_at: UnixMillis(0),
             cleaned_at: UnixMillis(0),
             unwritten: false,
+            whole_at: None,
             on_record: false,
         }
     }
@@ -125,6 +128,8 @@ impl LedgerView {
 
     /// Takes in what a new table says of the pods. Local: costs no shared data.
     pub fn facts(&mut self, facts: impl IntoIterator<Item = PodFact>) {
+        // What the new samples show is to be folded.
+        self.whole_at = None;
         self.facts = facts.into_iter().map(|fact| (fact.pod, fact)).collect();
     }
 
@@ -178,17 +183,22 @@ impl LedgerView {
         self.write(store, now)
     }
 
-    /// The first token of a request came. `teaches`: in a 2xx stream; any other first byte is the
-    /// last one too and shows no rate.
+    /// The first byte of an answer came. Of an event stream it is the first token, and shows the pod's rate if
+    /// the answer `is_good`, a 2xx; any other first byte is the last one too.
     pub fn first_token(
         &mut self,
         store: &dyn SharedData,
         id: u64,
         is_stream: bool,
-        teaches: bool,
+        is_good: bool,
         now: UnixMillis,
     ) -> Synced {
-        let Some(request) = self.truth.get_mut(id).filter(|request| request.answered_at.is_none()) else {
+        let Some(mut request) = self
+            .truth
+            .get(id)
+            .copied()
+            .filter(|request| request.answered_at.is_none())
+        else {
             return Synced::Idle;
         };
         // A body that was cut may not have told that it asks for a stream.
@@ -196,8 +206,8 @@ impl LedgerView {
             return Synced::Idle;
         }
         request.answered_at = Some(now);
-        let request = *request;
-        if teaches && request.teaches {
+        self.truth.replace(id, request);
+        if is_stream && is_good && request.teaches {
             let seen = Observation {
                 work: request.work,
                 took: now.since(request.sent_at),
@@ -210,7 +220,7 @@ impl LedgerView {
     /// The answer to a request begins, with 2xx: a pod that was avoided for its failures works again. Costs nothing
     /// elsewhere.
     pub fn answered(&mut self, store: &dyn SharedData, id: u64, now: UnixMillis) -> Synced {
-        let Some(InFlight { pod, sent_at, .. }) = self.truth.get_mut(id).copied() else {
+        let Some(InFlight { pod, sent_at, .. }) = self.truth.get(id).copied() else {
             return Synced::Idle;
         };
         if self.seen.at(pod).avoided_until().is_none() {
@@ -230,11 +240,12 @@ impl LedgerView {
         pod: PodKey,
         now: UnixMillis,
     ) -> Synced {
-        let Some(request) = self.truth.get_mut(id) else {
+        let Some(mut request) = self.truth.get(id).copied() else {
             return Synced::Idle;
         };
         request.pod = pod;
         request.teaches = false;
+        self.truth.replace(id, request);
         let tokens = request.context;
         let end = Ending {
             request: number(self.nonce, id),
@@ -363,6 +374,11 @@ impl LedgerView {
             self.seen = ledger;
             self.bytes = value;
             self.applied = 0;
+            // An older writing of ours lacks what was written since.
+            let own = self.seen.head(self.nonce);
+            self.whole_at = self
+                .whole_at
+                .filter(|_| own.is_none_or(|head| head.heartbeat == self.written_at));
         }
         Ok(())
     }
@@ -391,11 +407,35 @@ impl LedgerView {
         }
     }
 
+    /// Puts the own truth into `seen`: what changed since it was last written; or all of it, where that is not enough
+    /// and once a heartbeat, since time alone folds and ends records.
     fn rewrite(&mut self, now: UnixMillis) {
-        let in_use = self.truth.adapters_in_use();
-        let (truth, facts) = (&mut self.truth, &self.facts);
-        let records = |bound| truth.records(now, bound, |pod| facts.get(&pod).and_then(|fact| fact.sample_at));
-        self.seen.replace(self.nonce, now, records, &in_use);
+        let recent = |at: UnixMillis| at <= now && now.since(at) < LEDGER_HEARTBEAT;
+        if self.whole_at.is_some_and(recent) && self.rewrite_changed(now) {
+            return;
+        }
+        let (facts, share) = (&self.facts, self.seen.share(self.nonce));
+        let sample_at = |pod| facts.get(&pod).and_then(|fact: &PodFact| fact.sample_at);
+        let (records, in_use) = self.truth.all(now, share, sample_at);
+        self.seen.replace(self.nonce, now, &records, &in_use);
+        self.whole_at = Some(now);
+    }
+
+    /// False: this view is not in `seen`, has nothing to be there for any more, or more than its share.
+    fn rewrite_changed(&mut self, now: UnixMillis) -> bool {
+        let share = self.seen.share(self.nonce);
+        let Some(head) = self.seen.head(self.nonce) else {
+            return false;
+        };
+        head.heartbeat = now;
+        let slot = head.slot;
+        let changed: Vec<PodKey> = self.truth.changed().collect();
+        for pod in changed {
+            let sample_at = self.facts.get(&pod).and_then(|fact| fact.sample_at);
+            let (records, in_use) = self.truth.at(pod, now, sample_at);
+            self.seen.replace_at(slot, pod, now, &records, &in_use);
+        }
+        !self.truth.is_empty() && self.truth.size() <= share
     }
 
     fn write(&mut self, store: &dyn SharedData, now: UnixMillis) -> Synced {
@@ -432,6 +472,7 @@ impl LedgerView {
     fn written(&mut self, bytes: Vec<u8>, now: UnixMillis) {
         self.bytes = bytes;
         self.pending.clear();
+        self.truth.written();
         self.applied = 0;
         self.written_at = now;
         self.unwritten = false;

@@ -5,16 +5,19 @@
 //! a restart. Proxies agree on a pod by the session's hash. By a cookie: the client brings what is to be known.
 //! Either way it ends as a part of the prompt that a pod is believed to hold. Deliberately not here: what that is worth.
 
+use std::borrow::Cow;
+
 use berth_shared_state::config::{Affinity, Pool};
 use berth_shared_state::pod::PodAddress;
 use berth_shared_state::store::SharedData;
+use berth_shared_state::table::PodRow;
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use xxhash_rust::xxh64::xxh64;
 
 use super::Request;
-use super::pool::PoolView;
+use super::pool::{PoolView, at_place};
 use crate::cookie::{Claim, Sealer};
-use crate::decision::{Ask, PodFacts};
+use crate::decision::{Ask, Drawn, PodFacts};
 use crate::prefix::{Beginning, Chains, Found, seed};
 
 /// The session of a request.
@@ -65,56 +68,74 @@ impl PoolView {
         }
     }
 
-    /// Finds the pods that served a session, and notes in `pods` what they hold of this request.
-    pub fn join(
-        &self,
-        store: &dyn SharedData,
-        session: &Session<'_>,
-        pods: &mut [PodFacts<'_>],
-        now: UnixMillis,
-    ) -> Found {
+    /// Finds the pods that served a session, and what they hold of this request.
+    pub fn join(&self, store: &dyn SharedData, session: &Session<'_>, now: UnixMillis) -> Joined {
         match session {
-            Session::None => Found::default(),
+            Session::None => Joined::default(),
             Session::Header { context, .. } => {
-                let Some(prefix) = &self.prefix else {
-                    return Found::default();
-                };
-                let found = prefix.look_up(store, context, pods);
-                for (place, blocks) in &found.blocks {
-                    if let Some(pod) = pods.get_mut(*place) {
-                        serves(pod, context.part(*blocks));
-                    }
+                let found = self.look_up(store, Some(context));
+                let parts = found
+                    .blocks
+                    .iter()
+                    .map(|(place, blocks)| (*place, context.part(*blocks)));
+                Joined {
+                    parts: parts.collect(),
+                    found,
                 }
-                found
             }
             Session::Cookie {
                 cookies,
                 max_age,
                 prompt,
             } => {
+                let mut joined = Joined::default();
                 if let Some(sealer) = &self.sealer
                     && let Some(claim) = sealer.read(cookies, *max_age, now)
                     && let Some(place) = self.keys.iter().position(|pod| sealer.fits(&claim, *pod))
-                    && let Some(pod) = pods.get_mut(place).filter(|pod| !restarted(pod, &claim))
+                    && self.room(place).is_some_and(|(row, _)| !restarted(row, &claim))
                 {
-                    serves(pod, claim.tokens.0 as f64 / prompt.0.max(1) as f64);
+                    let part = claim.tokens.0 as f64 / prompt.0.max(1) as f64;
+                    joined.parts.push((place, part.min(1.0)));
                 }
-                Found::default()
+                joined
             }
         }
     }
 }
 
-/// A pod holds this part of the prompt, since it served the session.
-fn serves(pod: &mut PodFacts<'_>, part: f64) {
-    pod.session = true;
-    pod.cached = pod.cached.max(part.min(1.0));
+/// What was found of a session.
+#[derive(Debug, Default)]
+pub(super) struct Joined {
+    /// As the prefix index has it.
+    pub found: Found,
+    /// The pods that served it, by their place in the table, and the part of the prompt that they hold for it.
+    parts: Vec<(usize, f64)>,
+}
+
+impl Joined {
+    /// Who holds how many blocks of the prompt; who served the session comes before all others.
+    pub fn held<'a>(&self, found: &'a Found) -> Cow<'a, [(usize, u32)]> {
+        if self.parts.is_empty() {
+            return Cow::Borrowed(&found.blocks);
+        }
+        let these = self.parts.iter().map(|(place, _)| (*place, u32::MAX));
+        Cow::Owned(these.chain(found.blocks.iter().copied()).collect())
+    }
+
+    /// Notes it in the pods that were drawn.
+    pub fn note(&self, pods: &mut [PodFacts<'_>], drawn: Option<&Drawn>) {
+        for (place, part) in &self.parts {
+            if let Some(pod) = at_place(pods, drawn, *place) {
+                pod.session = true;
+                pod.cached = pod.cached.max(*part);
+            }
+        }
+    }
 }
 
 /// Whether a pod's process began after the cookie was issued. A second is rounded off.
-fn restarted(pod: &PodFacts<'_>, claim: &Claim) -> bool {
-    pod.row
-        .started_at
+fn restarted(row: &PodRow, claim: &Claim) -> bool {
+    row.started_at
         .is_some_and(|started| started * 1_000.0 >= (claim.at.0 + 1_000) as f64)
 }
 

@@ -13,6 +13,7 @@ use crate::ledger::Ledger;
 use crate::prefix::Blocks;
 use crate::request::{Api, PromptSize};
 
+mod prefix;
 mod sessions;
 
 const ONE: &str =

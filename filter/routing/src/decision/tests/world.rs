@@ -251,6 +251,7 @@ impl World {
             pool: &self.pool,
             snapshot: Some(&snapshot),
             pods: &self.facts(&snapshot),
+            drawn: None,
             facts: PoolFacts {
                 rate: None,
                 elsewhere: self.elsewhere,
