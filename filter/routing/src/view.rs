@@ -32,7 +32,6 @@ use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use fastrand::Rng;
 
 use crate::catalogue::{self, Catalogue};
-use crate::cookie::Sealer;
 use crate::decision::{self, Action, Ask, Booking, Decision, Naming, Reason, Refusal, Why};
 use crate::header;
 use crate::ledger::{Asked, Outcome, Sent};
@@ -338,24 +337,6 @@ impl View {
             .ledger(view.ledger.moved(store, id, &failed, serving.key(), now));
         // Said once: a second report of the same pod changes nothing.
         routed.endpoints = vec![serving];
-    }
-
-    /// Seals the cookies of a pool, by its place in the config, with this secret. False: it is too short.
-    pub fn seal(&mut self, pool: usize, secret: &[u8]) -> bool {
-        let (Some(view), Some(pool)) = (self.pools.get_mut(pool), self.config.pools.get(pool)) else {
-            return false;
-        };
-        view.sealer = Sealer::new(secret, &pool.name);
-        view.sealer.is_some()
-    }
-
-    /// The `set-cookie` of an answer by this pod, where the pool's sessions go by cookies.
-    #[must_use]
-    pub fn cookie(&self, id: u64, serving: PodAddress, now: UnixMillis) -> Option<String> {
-        let routed = self.routed.get(&id)?;
-        let pool = self.config.pools.get(routed.pool)?;
-        let sealer = self.pools.get(routed.pool)?.sealer.as_ref()?;
-        session::cookie(pool, sealer, serving, routed.context?, routed.secure, now)
     }
 
     /// A request is over. To be called for every decided request, once.

@@ -14,8 +14,8 @@ use berth_shared_state::table::PodRow;
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use xxhash_rust::xxh64::xxh64;
 
-use super::Request;
 use super::pool::{PoolView, at_place};
+use super::{Request, View};
 use crate::cookie::{Claim, Sealer};
 use crate::decision::{Ask, Drawn, PodFacts};
 use crate::prefix::{Beginning, Chains, Found, seed};
@@ -103,6 +103,26 @@ impl PoolView {
     }
 }
 
+impl View {
+    /// Seals the cookies of a pool, by its place in the config, with this secret. False: it is too short.
+    pub fn seal(&mut self, pool: usize, secret: &[u8]) -> bool {
+        let (Some(view), Some(pool)) = (self.pools.get_mut(pool), self.config.pools.get(pool)) else {
+            return false;
+        };
+        view.sealer = Sealer::new(secret, &pool.name);
+        view.sealer.is_some()
+    }
+
+    /// The `set-cookie` of an answer by this pod, where the pool's sessions go by cookies.
+    #[must_use]
+    pub fn cookie(&self, id: u64, serving: PodAddress, now: UnixMillis) -> Option<String> {
+        let routed = self.routed.get(&id)?;
+        let pool = self.config.pools.get(routed.pool)?;
+        let sealer = self.pools.get(routed.pool)?.sealer.as_ref()?;
+        cookie(pool, sealer, serving, routed.context?, routed.secure, now)
+    }
+}
+
 /// What was found of a session.
 #[derive(Debug, Default)]
 pub(super) struct Joined {
@@ -140,7 +160,7 @@ fn restarted(row: &PodRow, claim: &Claim) -> bool {
 }
 
 /// The `set-cookie` of a session whose context is at this pod now.
-pub(super) fn cookie(
+fn cookie(
     pool: &Pool,
     sealer: &Sealer,
     serving: PodAddress,
