@@ -48,6 +48,8 @@ pub struct Config {
     pub models: ModelNames,
     /// Names that clients use for others. Their names differ.
     pub rewrites: Vec<Rewrite>,
+    /// Who goes first when the pods are full.
+    pub admission: Admission,
     /// How much of a request body is held.
     pub body: Body,
     /// What may be shown to clients and operators.
@@ -364,6 +366,17 @@ pub struct Trust {
     /// Headers of a declared trusted hop, in lower case. Only names in
     /// [`crate::names::TRUSTABLE`].
     pub headers: Vec<String>,
+    /// What filters before Berth tell. They win over headers.
+    pub filters: Vec<Told>,
+}
+
+/// A steering input that a filter before Berth tells.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Told {
+    /// Which one: a name in [`crate::names::TELLABLE`].
+    pub input: String,
+    /// The path of the property that has its value, as Envoy spells it.
+    pub path: Vec<String>,
 }
 
 /// What clients are told about models.
@@ -408,6 +421,51 @@ pub enum Sticky {
     Session,
     /// Those of one user, by the body's `user`.
     User,
+}
+
+/// Who goes first when the pods are full.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admission {
+    /// Named priorities. Their names differ.
+    pub objectives: Vec<Objective>,
+    /// Predicted time until a pod begins with a prompt, beyond which it is full.
+    pub patience: Millis,
+    /// Where requests wait; `None` = nobody does.
+    pub queue: Option<Queue>,
+}
+
+impl Admission {
+    /// Anything is configured that could treat one request other than the rest.
+    #[must_use]
+    pub const fn is_on(&self) -> bool {
+        self.queue.is_some() || !self.objectives.is_empty()
+    }
+}
+
+/// A named priority.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Objective {
+    /// Unique, `[a-z0-9][a-z0-9-]{0,62}`.
+    pub name: String,
+    /// The higher goes first; below 0 is sheddable.
+    pub priority: i16,
+    /// See [`Admission::patience`].
+    pub patience: Millis,
+}
+
+/// Bounds of the queue of one pool and worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queue {
+    /// Requests over all priorities.
+    pub max_requests: usize,
+    /// Bytes of their bodies.
+    pub max_bytes: usize,
+    /// Requests of one priority, at most as many.
+    pub band_requests: usize,
+    /// Bytes of their bodies.
+    pub band_bytes: usize,
+    /// Longest wait.
+    pub max_wait: Millis,
 }
 
 /// Body handling.

@@ -67,6 +67,16 @@ pub const TRUSTABLE: [&str; 9] = [
     SESSION,
 ];
 
+/// Those of [`TRUSTABLE`] that a filter before Berth can tell, under one name each.
+pub const TELLABLE: [&str; 6] = [
+    ENDPOINT_SUBSET,
+    OBJECTIVE[0],
+    FAIRNESS_ID[0],
+    MODEL_NAME,
+    REQUEST_TIMEOUT_MS,
+    SESSION,
+];
+
 /// Callout cluster that dials an exact pod, unless the config names another.
 pub const SCRAPE_CLUSTER: &str = "berth_scrape";
 /// Callout cluster that reaches Envoy's admin listener, unless the config names another.

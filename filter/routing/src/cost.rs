@@ -40,9 +40,11 @@ use crate::decision::PodFacts;
 
 mod adapter;
 mod fleet;
+mod room;
 mod since;
 pub use adapter::{Slots, Tier, adapter};
 pub use fleet::Fleet;
+pub use room::{Patience, Room, room};
 pub use since::Since;
 
 #[cfg(test)]

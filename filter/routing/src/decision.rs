@@ -7,8 +7,9 @@
 //!
 //! Deciding is total and pure: facts, `now` and the random numbers come in, an answer comes out, and
 //! it is never an error of ours. What is not known makes a pod dearer, not impossible; only two things are
-//! refused, a name that nobody has and a set of pods without a ready one. Deliberately not here: which
-//! pool decides (see [`naming`]), queues, and what becomes of the answer ([`crate::header`]).
+//! refused, a name that nobody has and a set of pods without a ready one. Where room is asked for and there is
+//! none, the answer is to hold; who waits or is sent away then is the view's to say. Deliberately not here: which
+//! pool decides (see [`naming`]), queues ([`crate::admission`]), and what becomes of the answer ([`crate::header`]).
 
 use berth_shared_state::config::Pool;
 use berth_shared_state::limits::ENDPOINTS_MAX;
@@ -18,7 +19,7 @@ use berth_shared_state::table::PodRow;
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use fastrand::Rng;
 
-use crate::cost::Need;
+use crate::cost::{Need, Patience};
 use crate::ledger::{InUse, OwnLoad};
 use crate::prefix::Beginning;
 use crate::request::Facts;
@@ -65,6 +66,8 @@ pub struct Input<'a> {
     pub ask: Ask<'a>,
     /// Value of the subset hint, from a trusted source: the request may only go to these `ip:port`.
     pub subset: Option<&'a str>,
+    /// Only where there is room; `None` = wherever it costs least.
+    pub admit: Option<Admit<'a>>,
     /// Now.
     pub now: UnixMillis,
     /// Give reasons for every candidate, not only for the endpoints.
@@ -78,6 +81,15 @@ pub struct Part<'a> {
     pub field: &'a Field,
     /// Who was drawn: the same pods, in the same order.
     pub drawn: &'a Drawn,
+}
+
+/// On which terms a request is let go.
+#[derive(Clone, Copy, Debug)]
+pub struct Admit<'a> {
+    /// What it bears.
+    pub patience: Patience,
+    /// Pods that others wait for who go before it.
+    pub reserved: &'a [PodAddress],
 }
 
 /// What is known of one pod.
@@ -206,6 +218,8 @@ pub enum Action {
     Reply(Refusal),
     /// Let the proxy's own load balancer decide.
     Pass(Reason),
+    /// Keep it until a pod has room. Only where room was asked for.
+    Hold,
 }
 
 /// What a routed request takes of its pod, for the ledger.
@@ -224,7 +238,7 @@ pub struct Booking {
 /// An answer that Berth gives itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// HTTP status: 404 or 503.
+    /// HTTP status: 404, 429 or 503.
     pub status: u16,
     /// Why.
     pub reason: Reason,
@@ -232,6 +246,8 @@ pub struct Refusal {
     pub model: Option<String>,
     /// The nearest name that the client may know, where the config lets it be told.
     pub near: Option<String>,
+    /// Seconds after which there may be room; `None` = nobody can say.
+    pub retry_after: Option<u64>,
 }
 
 /// Decides. Equal input and seed give an equal decision.
@@ -260,6 +276,11 @@ pub fn decide(input: &Input<'_>, rng: &mut Rng) -> Decision {
     candidates.keep_long_enough(&mut why);
     candidates.keep_below_caps(&mut why);
     candidates.price(&mut why);
+    if let Some(admit) = &input.admit
+        && !candidates.have_room(admit, &mut why)
+    {
+        return why.hold();
+    }
     candidates.route(why, rng)
 }
 

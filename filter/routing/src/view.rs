@@ -12,6 +12,7 @@
 //! reading bodies ([`crate::request`]), and what the proxy is told of a decision ([`crate::header`]).
 
 mod counts;
+mod line;
 mod pool;
 mod prefix;
 mod seen;
@@ -31,14 +32,16 @@ use berth_shared_state::store::SharedData;
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use fastrand::Rng;
 
+use crate::admission::Class;
 use crate::catalogue::{self, Catalogue};
-use crate::decision::{self, Action, Ask, Booking, Decision, Naming, Reason, Refusal, Why};
+use crate::decision::{self, Action, Admit, Ask, Booking, Decision, Naming, Reason, Refusal, Why};
 use crate::header;
 use crate::ledger::{Asked, Outcome, Sent};
 use crate::prefix::{Blocks, Written, seed};
 use crate::request::{Facts, ModelsQuestion};
 use crate::rewrite::{self, Sender};
 pub use counts::Counts;
+use line::{Line, Way};
 use pool::PoolView;
 pub use pool::TableError;
 pub use steering::Steering;
@@ -61,6 +64,8 @@ pub struct Request<'a> {
     pub prompt: &'a Blocks,
     /// What trusted headers say.
     pub steering: &'a Steering,
+    /// Bytes of its body, where the host can keep it and let it go later.
+    pub body: Option<usize>,
     /// Give reasons for every candidate, not only for the endpoints.
     pub in_full: bool,
 }
@@ -87,6 +92,10 @@ struct Routed {
 pub struct View {
     config: Rc<Config>,
     pools: Vec<PoolView>,
+    /// Who waits for each pool; nothing where nobody can.
+    lines: Vec<Line>,
+    /// Those who gave way to others, until they are told.
+    leaving: Vec<(u64, Decision)>,
     rng: Rng,
     routed: BTreeMap<u64, Routed>,
     counts: Counts,
@@ -99,7 +108,11 @@ impl View {
     /// ledger; `seed` is for choices among near-equals.
     #[must_use]
     pub fn new(config: Rc<Config>, nonce: u64, seed: u64) -> Self {
+        let admission = &config.admission;
+        let lines = if admission.is_on() { config.pools.len() } else { 0 };
         Self {
+            lines: (0..lines).map(|_| Line::new(admission)).collect(),
+            leaving: Vec::new(),
             pools: config
                 .pools
                 .iter()
@@ -155,16 +168,35 @@ impl View {
         unread && steering.model.is_none() && steering.pool.is_none() && self.config.pools.len() > 1
     }
 
-    /// Decides, and books the request where it is routed.
+    /// Decides, and books the request where it is routed. One that is to be held is in the queue then, and comes out of
+    /// [`Self::release`] once.
     pub fn decide(&mut self, store: &dyn SharedData, request: &Request<'_>, now: UnixMillis) -> Decision {
         let config = Rc::clone(&self.config);
-        let asked = model_of(request);
         let target = rewritten(&config, request, &mut self.rng);
-        let model = target.or(asked);
+        let model = target.or(model_of(request));
         let index = match request.steering.pool {
             Some(pool) => pool,
             None => self.choose_pool(store, model, now),
         };
+        let way = Way { index, target };
+        match Class::of(&config.admission, request.steering) {
+            None => self.decide_at(store, request, way, None, now),
+            Some(class) => self.admit(store, request, way, class, now),
+        }
+    }
+
+    /// Decides where a request of a pool goes, and books it. `admit`: only where there is room.
+    fn decide_at(
+        &mut self,
+        store: &dyn SharedData,
+        request: &Request<'_>,
+        Way { index, target }: Way<'_>,
+        admit: Option<Admit<'_>>,
+        now: UnixMillis,
+    ) -> Decision {
+        let config = Rc::clone(&self.config);
+        let asked = model_of(request);
+        let model = target.or(asked);
         self.refresh_table(store, index, now);
         let (Some(pool), Some(view)) = (config.pools.get(index), self.pools.get_mut(index)) else {
             return nobody_decides();
@@ -190,8 +222,8 @@ impl View {
         let found = view.look_up(store, chains.as_ref());
         let joined = view.join(store, &session, now);
         let subset = request.steering.subset.as_deref();
-        // Who asks for all pods, or for some by name, gets them.
-        let drawn = if subset.is_some() || request.in_full {
+        // Who asks for all pods, or for some by name, gets them; whether there is room is asked of all, too.
+        let drawn = if subset.is_some() || request.in_full || admit.is_some() {
             None
         } else {
             view.draw(pool, &ask, &joined.held(&found), &mut self.rng, now)
@@ -207,6 +239,7 @@ impl View {
             facts: view.facts(),
             ask,
             subset,
+            admit,
             now,
             in_full: request.in_full,
         };
@@ -342,7 +375,7 @@ impl View {
     /// A request is over. To be called for every decided request, once.
     pub fn on_end(&mut self, store: &dyn SharedData, id: u64, outcome: Outcome, now: UnixMillis) {
         let Some(mut routed) = self.routed.remove(&id) else {
-            return;
+            return self.leave(store, id, now);
         };
         if let Some(view) = self.pools.get_mut(routed.pool) {
             // A client that leaves leaves its prompt in the cache.

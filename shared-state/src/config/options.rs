@@ -3,13 +3,15 @@
 //! The numbers stand in `limits.rs`, the names of headers and clusters in `names.rs`. Deliberately
 //! not here: rules between two options (`relations.rs`).
 
+mod admission;
 mod discovery;
 mod routing;
 
 use super::schema::{Field, Kind, List, Preset, Section};
-use super::values::{CLUSTER, HEADER_NAME, MODEL_NAME, PATH, POOL_NAME, ROUTE, TextRule, VARIABLE};
+use super::values::{CLUSTER, HEADER_NAME, MODEL_NAME, PATH, POOL_NAME, PROPERTY_KEY, ROUTE, TextRule, VARIABLE};
 use crate::limits;
 use crate::names;
+use admission::ADMISSION;
 use discovery::DISCOVERY;
 use routing::{LABELLED, ROUTING};
 
@@ -108,9 +110,9 @@ pub(super) static DOCUMENT: Section = Section {
         ),
         field(
             "admission",
-            Kind::Reserved("the hold queue is not in this version; leave `admission` out"),
+            Kind::Section(&ADMISSION),
             Preset::Empty,
-            "Reserved for holding requests back until a pod has room.",
+            "Who goes first, who waits and who is sent away when the pods are full.",
         ),
     ],
 };
@@ -330,18 +332,74 @@ static KNOWN_ADAPTER: Section = Section {
 
 static TRUST: Section = Section {
     path: "trust",
-    doc: "Which steering inputs are believed. Untrusted copies are removed from every request. Filter state and metadata of an earlier filter are not a source yet; they come later.",
-    fields: &[field(
-        "headers",
-        Kind::List(&List {
-            of: Kind::Choice(&names::TRUSTABLE),
-            noun: "different names of steering headers",
-            min: 0,
-            max: names::TRUSTABLE.len(),
-        }),
-        Preset::Empty,
-        "Request headers to believe. Name one only where a hop in front of this proxy sets or removes it on every request: otherwise clients steer.",
-    )],
+    doc: "Which steering inputs are believed. Untrusted copies are removed from every request.",
+    fields: &[
+        field(
+            "headers",
+            Kind::List(&List {
+                of: Kind::Choice(&names::TRUSTABLE),
+                noun: "different names of steering headers",
+                min: 0,
+                max: names::TRUSTABLE.len(),
+            }),
+            Preset::Empty,
+            "Request headers to believe. Name one only where a hop in front of this proxy sets or removes it on every request: otherwise clients steer.",
+        ),
+        field(
+            "filters",
+            Kind::List(&List {
+                of: Kind::Section(&TOLD),
+                noun: "objects with different `input`",
+                min: 0,
+                max: names::TELLABLE.len(),
+            }),
+            Preset::Empty,
+            "What filters before Berth in the same proxy found out, such as the tenant in a verified token. Where one says nothing of a request, a trusted header may.",
+        ),
+    ],
+};
+
+static TOLD: Section = Section {
+    path: "trust.filters[]",
+    doc: "A steering input, and where an earlier filter leaves it. Clients cannot write there.",
+    fields: &[
+        field(
+            "input",
+            Kind::Choice(&names::TELLABLE),
+            Preset::Required,
+            "Which input, by the name of its header. Each once.",
+        ),
+        field(
+            "from",
+            Kind::OneOf(&TOLD_FROM),
+            Preset::Required,
+            "Where it stands. Texts only: a number or a list in metadata says nothing.",
+        ),
+    ],
+};
+
+static TOLD_FROM: Section = Section {
+    path: "trust.filters[].from",
+    doc: "Dynamic metadata or filter state of the request.",
+    fields: &[
+        field(
+            "metadata",
+            Kind::List(&List {
+                of: Kind::Text(&PROPERTY_KEY),
+                noun: "keys",
+                min: 2,
+                max: limits::METADATA_KEYS_MAX,
+            }),
+            Preset::Unset("unless it is the one"),
+            "Dynamic metadata: the filter's namespace, then the keys below it. For example `[\"envoy.filters.http.jwt_authn\", \"token\", \"tenant\"]` with `payload_in_metadata: token`.",
+        ),
+        field(
+            "filter_state",
+            Kind::Text(&PROPERTY_KEY),
+            Preset::Unset("unless it is the one"),
+            "An object of filter state that is a text, by its key: what the set_filter_state filter makes with `envoy.string`.",
+        ),
+    ],
 };
 
 static MODELS: Section = Section {
@@ -399,7 +457,7 @@ static REWRITE: Section = Section {
             "sticky",
             Kind::Choice(&["none", "session", "user"]),
             Preset::Word("none"),
-            "Requests of one `session` (the header x-session-id, which `trust.headers` must name) or one `user` (the body's field) get the same target while the weights stand; those without one are dealt by chance.",
+            "Requests of one `session` (the header x-session-id, which `trust` must name) or one `user` (the body's field) get the same target while the weights stand; those without one are dealt by chance.",
         ),
     ],
 };

@@ -98,13 +98,18 @@ fn the_smallest_document_has_every_default() {
             },
             labels: Vec::new(),
         }],
-        trust: Trust { headers: Vec::new() },
+        trust: Trust::default(),
         models: ModelNames {
             list: true,
             near_names: false,
             hidden: Vec::new(),
         },
         rewrites: Vec::new(),
+        admission: Admission {
+            objectives: Vec::new(),
+            patience: Millis(2_000),
+            queue: None,
+        },
         body: Body {
             mode: BodyMode::Hold,
             hold_bytes: 768 * 1024,
@@ -135,9 +140,13 @@ fn every_option_reaches_the_config() {
                         "slow_start": "16s"},
             "labels": [{"label": "zone=a", "pods": ["10.0.0.1:80", "10.1.0.0/16"]}]
           }],
-          "trust": {"headers": ["x-session-id"]}, "body": {"hold": 8192}, "status": {"decision_header": true},
-          "role": "reader", "host": "envoy", "admission": {}, "poll": {"budget_per_second": 77}
-        }"#,
+          "trust": {"headers": ["x-session-id", "x-gateway-inference-objective"]}, "body": {"hold": 8192}, "status": {"decision_header": true},
+          "role": "reader", "host": "envoy", "poll": {"budget_per_second": 77},
+          "admission": {"objectives": [{"name": "batch", "priority": -3, "patience": "7s"}, {"name": "chat"}],
+                        "patience": "3s",
+                        "queue": {"enabled": true, "max_requests": 20, "max_bytes": "8MiB", "band_requests": 30,
+                                  "band_bytes": "4MiB", "max_wait": "9s"}}
+          }"#,
     )
     .unwrap();
     let pool = &config.pools[0];
@@ -197,7 +206,24 @@ fn every_option_reaches_the_config() {
         ranges: vec!["10.1.0.0/16".parse().unwrap()],
     };
     assert_eq!(pool.labels, [labelled]);
-    assert_eq!(config.trust.headers, ["x-session-id"]);
+    assert_eq!(config.trust.headers, ["x-session-id", "x-gateway-inference-objective"]);
+    let objective = |name: &str, priority, seconds: u64| Objective {
+        name: name.to_owned(),
+        priority,
+        patience: Millis(seconds * 1_000),
+    };
+    let admission = Admission {
+        objectives: vec![objective("batch", -3, 7), objective("chat", 0, 3)],
+        patience: Millis(3_000),
+        queue: Some(Queue {
+            max_requests: 20,
+            max_bytes: 8 << 20,
+            band_requests: 20,
+            band_bytes: 4 << 20,
+            max_wait: Millis(9_000),
+        }),
+    };
+    assert_eq!(config.admission, admission);
     assert_eq!(config.body.hold_bytes, 8192);
     assert!(config.status.decision_header);
     assert_eq!((config.role, config.host), (Role::Reader, Host::Envoy));
@@ -752,7 +778,7 @@ fn a_rewrite_that_cannot_mean_what_it_says_is_refused() {
         "rewrites",
         sticky.clone(),
         "rewrites[0].sticky",
-        "x-session-id in trust.headers",
+        "x-session-id in trust",
     );
     let trusted = document(&[("rewrites", sticky), ("trust", json!({"headers": ["x-session-id"]}))]);
     assert!(parse(&trusted).is_ok());
@@ -931,6 +957,62 @@ fn a_secret_neither_stands_in_the_config_nor_in_an_error() {
 }
 
 #[test]
+fn a_filter_before_berth_tells_each_input_once() {
+    let metadata = json!({"input": names::FAIRNESS_ID[0], "from": {"metadata": ["jwt", "token", "tenant"]}});
+    let state = json!({"input": names::SESSION, "from": {"filter_state": "session"}});
+    let config = accepts("trust.filters", json!([metadata, state]));
+    let told: Vec<(&str, String)> = config
+        .trust
+        .filters
+        .iter()
+        .map(|told| (told.input.as_str(), told.path.join("/")))
+        .collect();
+    let expected = [
+        (
+            names::FAIRNESS_ID[0],
+            "metadata/filter_metadata/jwt/token/tenant".to_owned(),
+        ),
+        (names::SESSION, "filter_state/session".to_owned()),
+    ];
+    assert_eq!(told, expected);
+
+    let refused = |told: Value, at: &str, rule: &str| {
+        refuses("trust.filters", json!([told]), &format!("trust.filters[0]{at}"), rule);
+    };
+    refused(
+        json!({"input": names::BASE_MODEL_NAME, "from": {"filter_state": "x"}}),
+        ".input",
+        "must be one of",
+    );
+    refused(
+        json!({"input": names::FAIRNESS_ID[1], "from": {"filter_state": "x"}}),
+        ".input",
+        "must be one of",
+    );
+    refused(
+        json!({"input": names::SESSION, "from": {"metadata": ["jwt"]}}),
+        ".from.metadata",
+        "2 to 8 keys",
+    );
+    let nine = json!(["a", "b", "c", "d", "e", "f", "g", "h", "i"]);
+    refused(
+        json!({"input": names::SESSION, "from": {"metadata": nine}}),
+        ".from.metadata",
+        "2 to 8 keys",
+    );
+    refused(json!({"input": names::SESSION}), ".from", "required");
+    let twice = json!([{"input": names::SESSION, "from": {"filter_state": "x"}}, {"input": names::SESSION, "from": {"filter_state": "y"}}]);
+    refuses(
+        "trust.filters",
+        twice,
+        "trust.filters[1].input",
+        "filters[0] is it, too",
+    );
+    let nginx = document(&[("trust.filters", json!([state])), ("host", json!("nginx"))]);
+    assert_eq!(parse(&nginx).unwrap_err()[0].path, "trust.filters[0].input");
+}
+
+#[test]
 fn only_steering_headers_can_be_trusted() {
     let config = accepts("trust.headers", json!(names::TRUSTABLE));
     assert_eq!(config.trust.headers, names::TRUSTABLE);
@@ -960,20 +1042,76 @@ fn only_steering_headers_can_be_trusted() {
 }
 
 #[test]
-fn admission_is_refused_with_the_reason() {
+fn admission_is_off_unless_it_is_configured() {
     accepts("admission", json!({}));
-    refuses(
-        "admission",
-        json!({"max": 3}),
-        "admission",
-        "the hold queue is not in this version",
+    let config = Config::parse(SMALLEST.as_bytes()).unwrap();
+    assert_eq!((config.admission.objectives.len(), config.admission.queue), (0, None));
+    accepts("admission", json!({"queue": {"enabled": true}}));
+}
+
+#[test]
+fn objectives_have_names_of_their_own_and_a_header_that_is_believed() {
+    #[track_caller]
+    fn check(document: Value, expected: Option<(&str, &str)>) {
+        let mut whole: Value = serde_json::from_str(SMALLEST).unwrap();
+        for (key, value) in document.as_object().unwrap() {
+            whole[key] = value.clone();
+        }
+        let found = Config::parse(whole.to_string().as_bytes()).err().unwrap_or_default();
+        match (found.as_slice(), expected) {
+            ([], None) => {}
+            ([one], Some((path, rule))) => assert!(one.path == path && one.rule.contains(rule), "{one}"),
+            (found, _) => panic!("{found:?}"),
+        }
+    }
+    let trust = json!({"headers": ["x-llm-d-inference-objective"]});
+    let objectives = |list: Value| json!({"trust": trust, "admission": {"objectives": list}});
+    check(
+        objectives(json!([{"name": "batch", "priority": -1}, {"name": "chat", "priority": 10, "patience": "500ms"}])),
+        None,
     );
-    refuses(
-        "admission",
-        json!(true),
-        "admission",
-        "the hold queue is not in this version",
+    check(
+        objectives(json!([{"name": "a", "priority": -10_000}, {"name": "b", "priority": 10_000.0}])),
+        None,
     );
+    check(
+        objectives(json!([{"name": "a", "priority": 10_001}])),
+        Some(("admission.objectives[0].priority", "from -10000 to 10000")),
+    );
+    check(
+        objectives(json!([{"name": "a", "priority": -10_001}])),
+        Some(("admission.objectives[0].priority", "from -10000 to 10000")),
+    );
+    check(
+        objectives(json!([{"name": "a"}, {"name": "a", "priority": 1}])),
+        Some(("admission.objectives[1].name", "objectives[0] has it too")),
+    );
+    check(
+        json!({"admission": {"objectives": [{"name": "a"}]}}),
+        Some(("admission.objectives", "in trust")),
+    );
+}
+
+#[test]
+fn a_queue_needs_a_host_that_can_hold() {
+    let queue = json!({"enabled": true});
+    let mut document: Value = serde_json::from_str(SMALLEST).unwrap();
+    document["admission"] = json!({"queue": queue});
+    for (key, value, rule) in [
+        ("host", json!("nginx"), "under the host nginx"),
+        ("body", json!({"mode": "hand-over"}), "hand-over"),
+    ] {
+        let mut document = document.clone();
+        document[key] = value;
+        let errors = Config::parse(document.to_string().as_bytes()).unwrap_err();
+        let [error] = errors.as_slice() else {
+            panic!("{errors:?}")
+        };
+        assert_eq!(error.path, "admission.queue.enabled");
+        assert!(error.rule.contains(rule), "{error}");
+        document["admission"] = json!({});
+        Config::parse(document.to_string().as_bytes()).unwrap();
+    }
 }
 
 #[test]
@@ -1226,6 +1364,14 @@ fn every_printed_default_means_the_same_as_leaving_it_out() {
                     set(&mut without, "pools.0.discovery", json!({ kind: required }));
                 }
             }
+            if path.contains("objectives") {
+                set(
+                    &mut without,
+                    "trust",
+                    json!({"headers": ["x-gateway-inference-objective"]}),
+                );
+                set(&mut without, "admission", json!({"objectives": [{"name": "a"}]}));
+            }
             if path.starts_with("rewrites") {
                 set(&mut without, "rewrites", json!([{"from": "a", "to": [{"model": "b"}]}]));
             }
@@ -1260,7 +1406,7 @@ fn every_option_is_documented_and_has_a_fitting_default() {
                     .fields
                     .iter()
                     .any(|field| matches!(field.preset, Preset::Required)),
-                (Preset::Empty, Kind::Headers(_) | Kind::Reserved(_)) => true,
+                (Preset::Integer(_), Kind::Integer { .. }) | (Preset::Empty, Kind::Headers(_)) => true,
                 (Preset::Required | Preset::Unset(_), _) => true,
                 _ => false,
             };

@@ -74,6 +74,13 @@ pub(super) static POOL_NAME: TextRule = TextRule {
     },
 };
 
+/// Part of stat names, and what a header is compared with.
+pub(super) static OBJECTIVE_NAME: TextRule = TextRule {
+    says: "1 to 63 of `a-z`, `0-9` and `-`, not starting with `-`",
+    pattern: "^[a-z0-9][a-z0-9-]{0,62}$",
+    accepts: POOL_NAME.accepts,
+};
+
 /// A model's name becomes a header value.
 pub(super) static MODEL_NAME: TextRule = TextRule {
     says: "1 to 256 visible ASCII characters, without spaces",
@@ -98,6 +105,13 @@ pub(super) static CLUSTER: TextRule = TextRule {
 /// A route of the proxy.
 pub(super) static ROUTE: TextRule = TextRule {
     says: "the name of a route of the proxy, 1 to 256 visible ASCII characters",
+    pattern: "^[!-~]{1,256}$",
+    accepts: |text| visible(text, limits::CLUSTER_MAX_BYTES),
+};
+
+/// A part of a property's path.
+pub(super) static PROPERTY_KEY: TextRule = TextRule {
+    says: "1 to 256 visible ASCII characters",
     pattern: "^[!-~]{1,256}$",
     accepts: |text| visible(text, limits::CLUSTER_MAX_BYTES),
 };

@@ -192,6 +192,7 @@ fn whole(budget: Duration, pods: usize) -> Result<Vec<f64>> {
             facts: &facts,
             prompt: &prompt,
             steering: &steering,
+            body: None,
             in_full: false,
         };
         let began = Instant::now();

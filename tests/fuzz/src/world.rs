@@ -149,6 +149,7 @@ impl World {
             facts,
             prompt: &prompt.finish(),
             steering,
+            body: None,
             in_full: true,
         };
         self.view.decide(&self.store, &request, now)

@@ -15,7 +15,7 @@ use super::agreed::Agreed;
 use super::caps::at_cap;
 use super::labels::{self, Met, Required};
 use super::serving::{self, Can, Name, Naming, Serving};
-use super::{Action, Booking, Considered, Decision, Input, Note, PodFacts, Reason, Rung, Why, pick};
+use super::{Action, Admit, Booking, Considered, Decision, Input, Note, PodFacts, Reason, Rung, Why, pick};
 use crate::cost::{self, Fleet, Need, QUEUES_ALIKE, Question, Stage, Terms, Tier};
 
 /// The addresses of a subset hint.
@@ -272,6 +272,38 @@ impl<'a> Candidates<'a> {
             Some(Stage::Ageing) => Rung::Ageing,
             Some(Stage::Unknown) | None => Rung::OwnLoad,
         });
+    }
+
+    /// Leaves out the pods that others wait for, and asks the rest for room. False: there is none, and the cheapest is
+    /// the first considered. Where no gauge can be believed, nobody can say that a pool is full.
+    pub fn have_room(&mut self, admit: &Admit<'_>, why: &mut Why) -> bool {
+        self.list.retain(|one| !admit.reserved.contains(&one.pod.row.address));
+        if why.rung == Some(Rung::OwnLoad) && !self.list.is_empty() {
+            return true;
+        }
+        let (mut requests, mut drain) = (0.0, f64::INFINITY);
+        for one in &self.list {
+            let (fleet, patience) = (&self.fleet, admit.patience);
+            let room = cost::room(
+                one.pod,
+                one.stage,
+                &one.need,
+                &one.terms,
+                fleet,
+                patience,
+                self.input.now,
+            );
+            requests += room.requests;
+            drain = room.drain.min(drain);
+        }
+        why.room = Some(requests as u32);
+        if requests >= 1.0 {
+            return true;
+        }
+        why.drain = drain.is_finite().then_some(Millis(drain as u64));
+        let cheapest = self.list.iter().min_by(|a, b| a.cost.total_cmp(&b.cost));
+        why.considered = cheapest.map(|one| considered(one, &self.fleet)).into_iter().collect();
+        false
     }
 
     /// Brings queues nearer to their mean, as far as other proxies make them doubtful: only where it matters

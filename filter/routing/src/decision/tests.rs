@@ -126,6 +126,7 @@ fn without_table(subset: Option<&str>) -> Decision {
         facts: PoolFacts::default(),
         ask: ASK,
         subset,
+        admit: None,
         now: NOW,
         in_full: false,
     };
@@ -656,6 +657,7 @@ fn reasons_are_compact_json_and_bounded() {
         facts: PoolFacts::default(),
         ask: ASK,
         subset: None,
+        admit: None,
         now: NOW,
         in_full: false,
     };

@@ -24,15 +24,24 @@ pub enum Reason {
     LabelsNoMatch,
     /// No pod has the model, and all of them said so a moment ago.
     ModelUnknown,
+    /// No pod has room for it within its patience.
+    Saturated,
+    /// No pod had room, and the queue has none either, or none left when others came who go before it.
+    QueueFull,
+    /// It waited as long as it may.
+    QueueTimeout,
 }
 
 impl Reason {
     /// Those with which a request is answered by Berth.
-    pub const REPLIES: [Self; 4] = [
+    pub const REPLIES: [Self; 7] = [
         Self::NoReadyPod,
         Self::SubsetNoMatch,
         Self::LabelsNoMatch,
         Self::ModelUnknown,
+        Self::Saturated,
+        Self::QueueFull,
+        Self::QueueTimeout,
     ];
     /// Those with which it is left to the proxy's balancer.
     pub const PASSES: [Self; 2] = [Self::NoTable, Self::DiscoveryStale];
@@ -47,6 +56,9 @@ impl Reason {
             Self::SubsetNoMatch => "subset-no-match",
             Self::LabelsNoMatch => "labels-no-match",
             Self::ModelUnknown => "model-unknown",
+            Self::Saturated => "saturated",
+            Self::QueueFull => "queue-full",
+            Self::QueueTimeout => "queue-timeout",
         }
     }
 }
@@ -217,6 +229,18 @@ pub struct Why {
     /// Predicted time to first token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub predicted: Option<Millis>,
+    /// Priority, where the config knows objectives or a queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i16>,
+    /// Requests like this one that the pool has room for; `None` = not asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub room: Option<u32>,
+    /// Where there is none: predicted time until there is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain: Option<Millis>,
+    /// How long it waited in the queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waited: Option<Millis>,
     /// Rung of the staleness ladder; `None` = it did not come to that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rung: Option<Rung>,
@@ -243,6 +267,10 @@ impl Why {
             need: input.ask.prompt + input.ask.output,
             reason: None,
             predicted: None,
+            priority: None,
+            room: None,
+            drain: None,
+            waited: None,
             rung: None,
             candidates: 0,
             excluded: input.drawn.map_or_else(Excluded::default, Part::excluded),
@@ -263,6 +291,15 @@ impl Why {
         }
     }
 
+    pub(super) fn hold(mut self) -> Decision {
+        self.reason = Some(Reason::Saturated);
+        Decision {
+            action: Action::Hold,
+            refresh_models: false,
+            why: self,
+        }
+    }
+
     pub(super) fn refuse(mut self, status: u16, reason: Reason) -> Decision {
         self.reason = Some(reason);
         let refusal = Refusal {
@@ -270,6 +307,7 @@ impl Why {
             reason,
             model: self.model.clone(),
             near: None,
+            retry_after: None,
         };
         Decision {
             action: Action::Reply(refusal),

@@ -184,7 +184,7 @@ fn in_flight(pod: PodKey, sent_at: u64) -> InFlight {
 
 fn ledger_of(records: Vec<(PodKey, Record)>) -> Ledger {
     let mut ledger = Ledger::default();
-    ledger.replace(1, at(0), &records, &[]);
+    ledger.replace(1, at(0), &records, &[], &[]);
     ledger
 }
 
@@ -387,12 +387,12 @@ fn views_are_bounded_and_the_most_silent_one_makes_room() {
     let mut ledger = Ledger::default();
     let records = || vec![(A, record_of(0))];
     for nonce in 0..LEDGER_VIEWS_MAX as u64 {
-        ledger.replace(nonce, at(1000 + nonce), &records(), &[]);
+        ledger.replace(nonce, at(1000 + nonce), &records(), &[], &[]);
     }
     assert_eq!(ledger.own(A, None).unanswered, 256);
-    ledger.replace(0, at(2000), &records(), &[]);
+    ledger.replace(0, at(2000), &records(), &[], &[]);
     assert_eq!((ledger.views.len(), ledger.own(A, None).unanswered), (256, 256));
-    ledger.replace(999, at(2000), &records(), &[]);
+    ledger.replace(999, at(2000), &records(), &[], &[]);
     assert_eq!((ledger.views.len(), ledger.own(A, None).unanswered), (256, 256));
     assert!(ledger.views.iter().all(|head| head.nonce != 1));
     let mut slots: Vec<u8> = ledger.views.iter().map(|head| head.slot).collect();
@@ -418,7 +418,7 @@ fn record_of(slot: u8) -> Record {
 #[test]
 fn a_clock_that_steps_back_does_not_keep_the_dead_alive() {
     let mut ledger = Ledger::default();
-    ledger.replace(1, at(1_000_000), &[(A, record_of(0))], &[]);
+    ledger.replace(1, at(1_000_000), &[(A, record_of(0))], &[], &[]);
     ledger.drop_silent(at(995_000));
     assert_eq!(ledger.own(A, None).unanswered, 1);
     ledger.drop_silent(at(994_999));
@@ -782,7 +782,7 @@ fn a_full_ledger_of_a_large_pool_fits_one_value() {
         };
         let records: Vec<_> = (0..256).map(|n| (PodKey(u64::MAX - n), record)).collect();
         let in_use: Vec<_> = (0..256).map(|n| (PodKey(u64::MAX - n), u64::MAX - n)).collect();
-        ledger.replace(u64::MAX - view, at(1_700_000_000_000), &records, &in_use);
+        ledger.replace(u64::MAX - view, at(1_700_000_000_000), &records, &in_use, &[]);
     }
     let bytes = ledger.encode().unwrap();
     assert!(bytes.len() < 300 << 10, "{} bytes", bytes.len());
@@ -835,12 +835,23 @@ fn the_bytes_are_pinned() {
         ..record_of(0)
     };
     let mut ledger = Ledger::default();
-    ledger.replace(7, at(300), &[(PodKey(5), generating)], &[(PodKey(5), 8)]);
+    ledger.replace(
+        7,
+        at(300),
+        &[(PodKey(5), generating)],
+        &[(PodKey(5), 8)],
+        &[Waiting {
+            priority: -1,
+            requests: 2,
+            tokens: Tokens(300),
+        }],
+    );
     let state = ledger.pod_mut(PodKey(5), at(300)).unwrap();
     state.memory.sent_adapter(9, at(100));
     #[rustfmt::skip]
     let payload: &[u8] = &[
         1, 7, 0, 172, 2,                        // one view: nonce 7, slot 0, heartbeat 300
+        1, 1, 2, 172, 2,                        // one band of it waits: priority -1, 2 requests, 300 tokens
         0, 0, 0, 0, 0, 0, 0, 0,                 // nothing asked: requests 0.0,
         0, 0, 0, 0, 0, 0, 0, 0,                 // text 0.0,
         0, 0, 0, 0, 0, 0, 0, 0,                 // fixed 0.0

@@ -16,6 +16,8 @@ use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use xxhash_rust::xxh64::xxh64;
 
 use super::lesson::Lesson;
+use crate::admission::Waiting;
+
 use super::memory::{Ending, Observation};
 use super::truth::{InFlight, Truth};
 use super::{Asked, Ledger, Outcome};
@@ -73,6 +75,8 @@ pub struct LedgerView {
     key: String,
     nonce: u64,
     truth: Truth,
+    /// What waits here, by band.
+    waiting: Vec<Waiting>,
     facts: BTreeMap<PodKey, PodFact>,
     /// Since when the proxy counts fewer requests at a pod than the ledger.
     excess: BTreeMap<PodKey, UnixMillis>,
@@ -104,6 +108,7 @@ impl LedgerView {
             key: names::ledger_key(pool),
             nonce,
             truth: Truth::default(),
+            waiting: Vec::new(),
             facts: BTreeMap::new(),
             excess: BTreeMap::new(),
             pending: VecDeque::new(),
@@ -124,6 +129,21 @@ impl LedgerView {
     #[must_use]
     pub const fn ledger(&self) -> &Ledger {
         &self.seen
+    }
+
+    /// What waits at other workers, as last read.
+    pub fn waiting_elsewhere(&self) -> impl Iterator<Item = &Waiting> {
+        self.seen.waiting_elsewhere(self.nonce)
+    }
+
+    /// Tells the others what waits here, lowest band first. At once when a band is new or gone, since they act on that;
+    /// how much it is goes with the next write, or the next tick.
+    pub fn waits(&mut self, store: &dyn SharedData, waiting: Vec<Waiting>, now: UnixMillis) -> Synced {
+        let bands = |list: &[Waiting]| list.iter().map(|band| band.priority).collect::<Vec<_>>();
+        let news = bands(&self.waiting) != bands(&waiting);
+        self.unwritten |= self.waiting != waiting;
+        self.waiting = waiting;
+        if news { self.write(store, now) } else { Synced::Idle }
     }
 
     /// Takes in what a new table says of the pods. Local: costs no shared data.
@@ -294,13 +314,13 @@ impl LedgerView {
     /// Settles what is due, drops what leaked, and shows that this worker lives. To be called on
     /// every tick; writes only when something changed or a heartbeat is due, and never when idle.
     pub fn tick(&mut self, store: &dyn SharedData, now: UnixMillis) -> Synced {
-        let mut changed = self.truth.settle(now);
+        let mut changed = self.truth.settle(now) || (self.unwritten && !self.waiting.is_empty());
         if self.facts.values().any(|fact| fact.proxy_active.is_some()) && !self.truth.is_empty() {
             self.refresh(store, now);
             changed |= self.re_base(now);
         }
         let silent = now.since(self.written_at) >= LEDGER_HEARTBEAT || self.written_at > now;
-        let has_news = self.on_record || !self.truth.is_empty() || !self.pending.is_empty();
+        let has_news = self.on_record || !self.has_nothing() || !self.pending.is_empty();
         if changed || (silent && has_news) {
             self.write(store, now)
         } else {
@@ -403,8 +423,12 @@ impl LedgerView {
         let mut own = self.seen.views.iter().filter(|head| head.nonce == self.nonce);
         match own.next() {
             Some(head) => !self.unwritten && head.heartbeat == self.written_at,
-            None => self.truth.is_empty(),
+            None => self.has_nothing(),
         }
+    }
+
+    fn has_nothing(&self) -> bool {
+        self.truth.is_empty() && self.waiting.is_empty()
     }
 
     /// Puts the own truth into `seen`: what changed since it was last written; or all of it, where that is not enough
@@ -417,7 +441,7 @@ impl LedgerView {
         let (facts, share) = (&self.facts, self.seen.share(self.nonce));
         let sample_at = |pod| facts.get(&pod).and_then(|fact: &PodFact| fact.sample_at);
         let (records, in_use) = self.truth.all(now, share, sample_at);
-        self.seen.replace(self.nonce, now, &records, &in_use);
+        self.seen.replace(self.nonce, now, &records, &in_use, &self.waiting);
         self.whole_at = Some(now);
     }
 
@@ -428,6 +452,7 @@ impl LedgerView {
             return false;
         };
         head.heartbeat = now;
+        head.waiting.clone_from(&self.waiting);
         let slot = head.slot;
         let changed: Vec<PodKey> = self.truth.changed().collect();
         for pod in changed {
@@ -435,7 +460,7 @@ impl LedgerView {
             let (records, in_use) = self.truth.at(pod, now, sample_at);
             self.seen.replace_at(slot, pod, now, &records, &in_use);
         }
-        !self.truth.is_empty() && self.truth.size() <= share
+        !self.has_nothing() && self.truth.size() <= share
     }
 
     fn write(&mut self, store: &dyn SharedData, now: UnixMillis) -> Synced {
@@ -476,7 +501,7 @@ impl LedgerView {
         self.applied = 0;
         self.written_at = now;
         self.unwritten = false;
-        self.on_record = !self.truth.is_empty();
+        self.on_record = !self.has_nothing();
     }
 
     /// Forgets what the table no longer knows, once per heartbeat.

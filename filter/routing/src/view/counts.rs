@@ -1,9 +1,9 @@
-//! What happens to shared data, counted for stats.
+//! What a view counts, for the proxy's stats.
 
 use crate::ledger::Synced;
 use crate::prefix::Written;
 
-/// What happened to shared data, counted since the start.
+/// What happened, mostly to shared data, counted since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Tables decoded: changes seen.
@@ -20,6 +20,8 @@ pub struct Counts {
     pub prefix_writes: u64,
     /// Pages of prefix indexes not written: others were faster, or the host refused.
     pub prefix_lost: u64,
+    /// Requests that named an objective that the config does not have.
+    pub objectives_unknown: u64,
 }
 
 impl Counts {

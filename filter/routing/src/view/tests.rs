@@ -13,6 +13,7 @@ use crate::ledger::Ledger;
 use crate::prefix::Blocks;
 use crate::request::{Api, PromptSize};
 
+mod line;
 mod prefix;
 mod sessions;
 
@@ -123,6 +124,7 @@ fn decide_on(
         facts,
         prompt: &Blocks::default(),
         steering,
+        body: None,
         in_full: false,
     };
     view.decide(store, &request, at(now))

@@ -206,6 +206,7 @@ proptest! {
             }
             Action::Reply(refusal) => prop_assert!(matches!(refusal.status, 404 | 503)),
             Action::Pass(reason) => prop_assert_eq!(*reason, Reason::DiscoveryStale),
+            Action::Hold => prop_assert!(false, "nobody asked for room"),
         }
     }
 

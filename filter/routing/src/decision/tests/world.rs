@@ -259,6 +259,7 @@ impl World {
             },
             ask,
             subset: self.subset.as_deref(),
+            admit: None,
             now: NOW,
             in_full: true,
         };

@@ -19,6 +19,7 @@ fn ask(view: &mut View, store: &dyn SharedData, id: u64, now: u64) -> Decision {
         facts: &chat(None),
         prompt: &prompt(),
         steering: &Steering::default(),
+        body: None,
         in_full: true,
     };
     view.decide(store, &request, at(now))
