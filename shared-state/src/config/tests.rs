@@ -837,7 +837,7 @@ fn affinity_needs_what_tells_sessions_apart() {
     const BY: &str = "pools[0].routing.affinity.by";
     let path = "pools.0.routing.affinity";
     let session = json!({"by": "session"});
-    refuses(path, session.clone(), BY, "x-session-id in trust.headers");
+    refuses(path, session.clone(), BY, "x-session-id in trust");
     let trust = ("trust", json!({"headers": ["x-session-id"]}));
     let config = parse(&document(&[(path, session.clone()), trust.clone()])).unwrap();
     assert_eq!(config.pools[0].routing.affinity, Affinity::Session);

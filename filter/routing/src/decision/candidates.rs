@@ -275,14 +275,15 @@ impl<'a> Candidates<'a> {
     }
 
     /// Leaves out the pods that others wait for, and asks the rest for room. False: there is none, and the cheapest is
-    /// the first considered. Where no gauge can be believed, nobody can say that a pool is full.
+    /// the first considered. Where no gauge can be believed, nobody can say that a pool is full, unless it is at its caps.
     pub fn have_room(&mut self, admit: &Admit<'_>, why: &mut Why) -> bool {
         self.list.retain(|one| !admit.reserved.contains(&one.pod.row.address));
-        if why.rung == Some(Rung::OwnLoad) && !self.list.is_empty() {
+        let full = why.notes.contains(&Note::AllAtCap);
+        if why.rung == Some(Rung::OwnLoad) && !self.list.is_empty() && !full {
             return true;
         }
         let (mut requests, mut drain) = (0.0, f64::INFINITY);
-        for one in &self.list {
+        for one in self.list.iter().filter(|_| !full) {
             let (fleet, patience) = (&self.fleet, admit.patience);
             let room = cost::room(
                 one.pod,

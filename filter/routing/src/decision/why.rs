@@ -102,7 +102,7 @@ impl Note {
             Self::Probe => "a pod with frozen gauges gets one request, to see it move",
             Self::SubsetAsGiven => "there is no table, so the subset is taken as it stands",
             Self::LabelsUnknown => "no pod is known to have the required labels; those that say nothing are asked",
-            Self::AllAtCap => "every pod has as much as the config allows, so the cheapest is taken",
+            Self::AllAtCap => "every pod has as much as the config allows",
             Self::Session => "the pod served the session last",
         }
     }

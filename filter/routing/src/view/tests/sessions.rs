@@ -292,3 +292,113 @@ fn a_cookie_does_not_speak_of_a_process_that_is_gone() {
         goes(&serve(&mut view, &store, &steering, 1_500 + seq * 10), PODS[1], known);
     }
 }
+
+/// Pods of a large pool, of which a decision looks at some.
+const MANY: usize = 300;
+
+fn many_at(index: usize) -> String {
+    format!("10.1.{}.{}:80", index / 250, index % 250 + 1)
+}
+
+/// A large pool with this `routing`: its worker, and its shared data. `bend` changes each pod's row.
+fn many(routing: &str, bend: impl Fn(usize, &mut PodRow)) -> (View, MemoryStore) {
+    let pods: Vec<String> = (0..MANY).map(many_at).collect();
+    let document = format!(
+        r#"{{"trust": {{"headers": ["x-session-id"]}},
+             "pools": [{{"name": "a", "routing": {routing}, "discovery": {{"static": {pods:?}}}}}]}}"#
+    );
+    let config = Config::parse(document.as_bytes()).unwrap();
+    let key = Keys::of(&config.pools[0]).table;
+    let rows = pods.iter().enumerate().map(|(index, pod)| {
+        let mut row = row(pod);
+        bend(index, &mut row);
+        row
+    });
+    let mut table = Table {
+        seq: 1,
+        written_at: at(0),
+        scrape_interval: Millis(1_000),
+        names: ["base", "role=decode", "role=prefill"].map(str::to_owned).to_vec(),
+        pods: rows.collect(),
+        ..Table::default()
+    };
+    table.discovery.at = Some(at(0));
+    let store = MemoryStore::default();
+    store.set(&key, &table::encode(&table).unwrap(), None).unwrap();
+    (View::new(Rc::new(config), 1, 1), store)
+}
+
+#[test]
+fn a_session_finds_its_pod_among_many() {
+    let (mut by_header, store) = many(r#"{"affinity": {"by": "session"}}"#, |_, _| ());
+    for (now, index) in [(10, 7), (20, 150), (30, 299)] {
+        let (session, pod) = (of(&now.to_string()), many_at(index));
+        serve(&mut by_header, &store, &only(&pod, session.clone()), now);
+        goes(&serve(&mut by_header, &store, &session, now + 4), &pod, true);
+    }
+    let (mut by_cookie, store) = many(r#"{"affinity": {"by": "cookie", "key": {"env": "K"}}}"#, |_, _| ());
+    assert!(by_cookie.seal(0, SECRET));
+    for (now, index) in [(10, 7), (20, 150), (30, 299)] {
+        let pod = many_at(index);
+        let set = cookie_from(&mut by_cookie, &store, &pod, now);
+        let cookie = bringing(set.split_once(';').unwrap().0);
+        goes(&serve(&mut by_cookie, &store, &cookie, now + 4), &pod, true);
+    }
+}
+
+#[test]
+fn the_few_pods_with_a_required_label_are_found_among_many() {
+    let some = [20, 140, 260];
+    let (mut view, store) = many(r#"{"require": ["role=decode"]}"#, |index, row| {
+        row.labels = vec![NameId(if some.contains(&index) { 1 } else { 2 })];
+    });
+    let with: Vec<PodAddress> = some.map(|index| address(&many_at(index))).into();
+    for now in (10..200).step_by(10) {
+        let decision = serve(&mut view, &store, &Steering::default(), now);
+        assert!(
+            endpoints(&decision).iter().all(|pod| with.contains(pod)),
+            "{decision:?}"
+        );
+        assert_eq!(decision.why.excluded.labels as usize, MANY - some.len());
+    }
+    let (mut view, store) = many(r#"{"require": ["role=decode"]}"#, |_, row| row.labels = vec![NameId(2)]);
+    let decision = decide(&mut view, &store, 1, Some("base"), 10);
+    assert_eq!(decision.why.reason, Some(Reason::LabelsNoMatch));
+}
+
+#[test]
+fn the_one_pod_below_its_cap_is_found_among_many() {
+    let (mut view, store) = many(r#"{"max_requests": 4}"#, |index, row| {
+        row.load.running = Some(if index == 111 { 3 } else { 4 });
+    });
+    let decision = decide(&mut view, &store, 1, Some("base"), 10);
+    assert_eq!(endpoints(&decision), [address(&many_at(111))]);
+    let decision = decide(&mut view, &store, 2, Some("base"), 20);
+    assert!(decision.why.notes.contains(&Note::AllAtCap), "{:?}", decision.why.notes);
+}
+
+#[test]
+fn where_room_is_asked_for_a_pod_at_its_cap_has_none() {
+    let document = ONE
+        .replace(r#""discovery""#, r#""routing": {"max_requests": 1}, "discovery""#)
+        .replace(r#"{"pools""#, r#"{"admission": {"queue": {"enabled": true}}, "pools""#);
+    let store = MemoryStore::default();
+    three(&store);
+    let mut view = view(&document, 1);
+    for id in 1..=3 {
+        let decision = decide(&mut view, &store, id, Some("base"), 10 * id);
+        assert!(matches!(decision.action, Action::Route { .. }), "{decision:?}");
+    }
+    let request = Request {
+        id: 4,
+        facts: &chat(Some("base")),
+        prompt: &Blocks::default(),
+        steering: &Steering::default(),
+        body: Some(4_000),
+        in_full: false,
+    };
+    assert_eq!(view.decide(&store, &request, at(40)).action, Action::Hold);
+    view.on_end(&store, 2, Outcome::Success, at(50));
+    let gone: Vec<u64> = view.release(&store, at(60)).iter().map(|(id, _)| *id).collect();
+    assert_eq!(gone, [4]);
+}
