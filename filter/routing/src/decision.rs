@@ -1,7 +1,8 @@
 //! One decision with its reasons as data.
 //!
 //! ```text
-//! pods -> ready, in the subset -> can serve the name -> awake -> long enough -> cost each -> pick three
+//! pods -> ready, in the subset, with the labels -> can serve the name -> awake -> long enough -> below the caps
+//!      -> cost each -> pick three
 //! ```
 //!
 //! Deciding is total and pure: facts, `now` and the random numbers come in, an answer comes out, and
@@ -25,13 +26,16 @@ use crate::request::Facts;
 
 mod agreed;
 mod candidates;
+mod caps;
 pub mod explain;
 mod field;
+mod labels;
 mod pick;
 mod serving;
 mod why;
 
 use candidates::{Candidates, Subset};
+pub use caps::at_cap;
 pub use field::{Drawn, Field, Wish};
 pub(crate) use serving::is_ready;
 pub use serving::{Naming, adapter_key, naming};
@@ -101,6 +105,8 @@ pub struct PodFacts<'a> {
     pub filled: Tokens,
     /// The part, 0 to 1, of this request's prompt that it was sent before and still has room for.
     pub cached: f64,
+    /// It served the session last; what that left there is in `cached`.
+    pub session: bool,
     /// Prefill rate learned of it, tokens per millisecond.
     pub rate: Option<f64>,
     /// It failed a moment ago; avoided until then.
@@ -260,11 +266,15 @@ pub fn decide(input: &Input<'_>, rng: &mut Rng) -> Decision {
             None => why.pass(Reason::DiscoveryStale),
         };
     }
+    if !candidates.keep_labelled(snapshot, &mut why) {
+        return why.refuse(503, Reason::LabelsNoMatch);
+    }
     if !candidates.keep_serving(snapshot, &mut why) {
         return why.refuse(404, Reason::ModelUnknown);
     }
     candidates.keep_awake(&mut why);
     candidates.keep_long_enough(&mut why);
+    candidates.keep_below_caps(&mut why);
     candidates.price(&mut why);
     if let Some(admit) = &input.admit
         && !candidates.have_room(admit, &mut why)

@@ -19,6 +19,7 @@
 //! estimate of what others sent.
 
 mod asked;
+mod lesson;
 mod memory;
 mod truth;
 mod worker;
@@ -379,10 +380,11 @@ impl<'a> AtPod<'a> {
         self.0.map_or(Tokens(0), |state| state.memory.filled)
     }
 
-    /// Until when the pod should be avoided after failures; may lie in the past.
+    /// Until when the pod should be avoided after failures; may lie in the past, and then the next request shows
+    /// whether it works again.
     #[must_use]
     pub fn avoided_until(self) -> Option<UnixMillis> {
-        self.0?.memory.avoid_until
+        self.0?.memory.avoided_until()
     }
 
     /// Adapters of requests in flight there, as each view says; several may say the same.

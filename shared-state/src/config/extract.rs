@@ -7,13 +7,13 @@ use serde::de::value::{Error, StrDeserializer};
 
 use super::check::{Checked, Is, Record};
 use super::{
-    Adapters, Admission, Asks, Body, Config, Discovery, Host, ModelNames, Objective, Pool, PortOf, Prefix, Queue,
-    Rewrite, Routing, Scrape, Service, StatusPage, Target, Told, Trust,
+    Adapters, Admission, Affinity, Asks, Body, Caps, Config, Discovery, Host, Labelled, ModelNames, Objective, Pool,
+    PortOf, Prefix, Queue, Rewrite, Routing, Scrape, Service, StatusPage, Target, Told, Trust,
 };
 use crate::discovery::range::Range;
 use crate::limits::{STALE_AFTER_FLOOR, STALE_AFTER_INTERVALS};
 use crate::pod::PodAddress;
-use crate::units::Millis;
+use crate::units::{Millis, Tokens};
 
 /// The name of a rewrite that applies to all names.
 const CATCH_ALL: &str = "*";
@@ -192,6 +192,16 @@ fn pool_of(pool: &Record) -> Pool {
         },
         scrape,
         routing,
+        labels: pool.records("labels", labelled),
+    }
+}
+
+fn labelled(record: &Record) -> Labelled {
+    let pods = record.words("pods");
+    Labelled {
+        label: record.name("label"),
+        pods: pods.iter().filter_map(|text| text.parse().ok()).collect(),
+        ranges: pods.iter().filter_map(|text| text.parse().ok()).collect(),
     }
 }
 
@@ -300,5 +310,24 @@ fn routing(routing: &Record, interval: Millis) -> Routing {
             enabled: routing.record("prefix").flag("enabled"),
             max_bytes: routing.record("prefix").count("max_bytes") as usize,
         },
+        affinity: affinity(routing.record("affinity")),
+        require: routing.words("require"),
+        retry_apart: routing.word("retry_apart"),
+        caps: Caps {
+            requests: routing.number("max_requests").and_then(|max| max.try_into().ok()),
+            tokens: routing.number("max_tokens").map(Tokens),
+        },
+        slow_start: routing.millis("slow_start"),
+    }
+}
+
+fn affinity(affinity: &Record) -> Affinity {
+    match affinity.word("by").as_deref() {
+        Some("session") => Affinity::Session,
+        Some("cookie") => Affinity::Cookie {
+            key: affinity.record("key").name("env"),
+            max_age: affinity.millis("max_age"),
+        },
+        _ => Affinity::None,
     }
 }

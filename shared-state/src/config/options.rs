@@ -5,6 +5,7 @@
 
 mod admission;
 mod discovery;
+mod routing;
 
 use super::schema::{Field, Kind, List, Preset, Section};
 use super::values::{CLUSTER, HEADER_NAME, MODEL_NAME, PATH, POOL_NAME, PROPERTY_KEY, ROUTE, TextRule, VARIABLE};
@@ -12,6 +13,7 @@ use crate::limits;
 use crate::names;
 use admission::ADMISSION;
 use discovery::DISCOVERY;
+use routing::{LABELLED, ROUTING};
 
 const fn field(key: &'static str, kind: Kind, preset: Preset, doc: &'static str) -> Field {
     Field { key, kind, preset, doc }
@@ -175,7 +177,18 @@ static POOL: Section = Section {
             "routing",
             Kind::Section(&ROUTING),
             Preset::Empty,
-            "What the decision starts from.",
+            "What the decision starts from, and what an operator wants of it.",
+        ),
+        field(
+            "labels",
+            Kind::List(&List {
+                of: Kind::Section(&LABELLED),
+                noun: "labels",
+                min: 0,
+                max: limits::LABELS_CONFIGURED_MAX,
+            }),
+            Preset::Empty,
+            "Labels of pods, besides those that discovery brings: `zone` and `node` of Kubernetes, `zone` of `envoy_admin`, `labels` of a JSON list. `routing.require` and `routing.retry_apart` look at them.",
         ),
     ],
 };
@@ -313,68 +326,6 @@ static KNOWN_ADAPTER: Section = Section {
             Kind::Text(&MODEL_NAME),
             Preset::Unset("the pool's base, if it is known to have one only"),
             "The base model behind it, for `x-gateway-base-model-name`.",
-        ),
-    ],
-};
-
-static ROUTING: Section = Section {
-    path: "pools[].routing",
-    doc: "What the decision starts from, before it has observed anything.",
-    fields: &[
-        field(
-            "prefill_tokens_per_second",
-            Kind::Count {
-                min: 1,
-                max: limits::PREFILL_TOKENS_PER_SECOND_MAX as u64,
-            },
-            Preset::Number(limits::PREFILL_TOKENS_PER_SECOND as u64),
-            "Prompt tokens that a pod takes in per second. Replaced by what is observed, so it matters for the first requests only.",
-        ),
-        field(
-            "expected_output_tokens",
-            Kind::Count {
-                min: 1,
-                max: limits::EXPECTED_OUTPUT_TOKENS_MAX as u64,
-            },
-            Preset::Number(limits::EXPECTED_OUTPUT_TOKENS as u64),
-            "Output tokens expected of a request that sets no bound. They must fit into the pod's KV cache beside the prompt. Replaced by the mean of what the engines count, so it matters for the first requests only.",
-        ),
-        field(
-            "stale_after",
-            Kind::Duration {
-                min: limits::STALE_AFTER_MIN,
-                max: limits::STALE_AFTER_MAX,
-            },
-            Preset::Unset("5 x `scrape.interval`, at least 5s"),
-            "A reading older than this says nothing. At least 3 x `scrape.interval`, or one lost scrape makes a healthy pod unknown.",
-        ),
-        field(
-            "prefix",
-            Kind::Section(&PREFIX),
-            Preset::Empty,
-            "The memory of which pod was sent which prompts.",
-        ),
-    ],
-};
-
-static PREFIX: Section = Section {
-    path: "pools[].routing.prefix",
-    doc: "The memory of which pod was sent which prompts, by hashes of their blocks: a request whose prompt begins like an earlier one costs less where that one went. All workers of the process share it.",
-    fields: &[
-        field(
-            "enabled",
-            Kind::Bool,
-            Preset::Bool(true),
-            "Turn it off where the engines cache no prefixes. It is off under a `host` other than Envoy: their shared memory is small.",
-        ),
-        field(
-            "max_bytes",
-            Kind::Size {
-                min: limits::PREFIX_MIN_BYTES,
-                max: limits::PREFIX_TOTAL_MAX_BYTES,
-            },
-            Preset::Number(limits::PREFIX_MAX_BYTES as u64),
-            "Bytes of the proxy's shared data that it may take. It takes them as needed: 15 to 40 KB for a pod with 430,000 KV tokens. All pools of a process together take at most 64MiB, each an equal part.",
         ),
     ],
 };

@@ -10,7 +10,7 @@ use hashbrown::hash_map::Entry;
 use super::check::{Checked, Is, Record, Report, identity};
 use super::values::duration_text;
 use crate::limits::STALE_AFTER_INTERVALS_MIN;
-use crate::names::{OBJECTIVE, SESSION};
+use crate::names::{OBJECTIVE, POOL, SESSION};
 use crate::units::Millis;
 
 /// Checks the document.
@@ -30,6 +30,7 @@ pub(super) fn check(document: &Record, report: &mut Report) {
         models(index, pool, &mut seen, report);
         routes(index, pool, &mut seen, report);
         staleness(index, pool, report);
+        affinity(index, document, pool, report);
         let Some(Is::Record(discovery)) = is(pool, "discovery") else {
             continue;
         };
@@ -87,6 +88,11 @@ fn hand_over(document: &Record, report: &mut Report) {
     }
     if matches!(is(document, "rewrites"), Some(Is::List(rules)) if !rules.is_empty()) {
         refuse("must be \"hold\" where there are rewrites: a body that was let by cannot be changed".to_owned());
+    }
+    if matches!(is(document, "pools"), Some(Is::List(pools)) if pools.len() > 1) {
+        refuse(format!(
+            "must be \"hold\" where there are several pools: routes lead by {POOL}, and the headers went by before the pool is known; write one config per pool and route"
+        ));
     }
 }
 
@@ -292,6 +298,36 @@ fn sticky(index: usize, rule: &Record, document: &Record, report: &mut Report) {
             "\"session\"".to_owned(),
             rule,
         );
+    }
+}
+
+fn affinity(index: usize, document: &Record, pool: &Record, report: &mut Report) {
+    let Some(Is::Record(routing)) = is(pool, "routing") else {
+        return;
+    };
+    let (Some(by), Some(key)) = (below(routing, "affinity", "by"), below(routing, "affinity", "key")) else {
+        return;
+    };
+    let Is::Word(word) = &by.is else { return };
+    let path = format!("pools[{index}].routing.affinity");
+    let mut refuse = |rule: String| report.add(by.at, format!("{path}.by"), format!("{word:?}"), rule);
+    if word == "session" && !believed(document, &[SESSION]) {
+        refuse(format!("needs {SESSION} in trust: an untrusted copy is removed"));
+    }
+    if let Some(host) = other_host(document).filter(|_| word == "session") {
+        refuse(format!(
+            "must not be \"session\" under the host {host}: its memory is part of the prefix index, which is off there; \"cookie\" needs none"
+        ));
+    }
+    match (word.as_str(), &key.is) {
+        ("cookie", Is::Unset) => {
+            refuse("needs `key`: an unsealed cookie would let clients choose their pod".to_owned())
+        }
+        ("none" | "session", Is::Record(_)) => {
+            let rule = "has no effect: only a cookie is sealed; set `by` to \"cookie\", or leave it out".to_owned();
+            report.add(key.at, format!("{path}.key"), "{...}".to_owned(), rule);
+        }
+        _ => {}
     }
 }
 

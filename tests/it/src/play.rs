@@ -212,6 +212,9 @@ fn wrong(expect: &Expect, seen: &Seen, shows_upstream: bool) -> Vec<String> {
     {
         wrong.push(format!("went to {first:?}, not to {}", one_of(pod)));
     }
+    if !seen.list.starts_with(&expect.list) {
+        wrong.push(format!("the list does not begin with {:?}", expect.list));
+    }
     if let Some(pod) = &expect.not
         && (pod.has(first) || first.is_empty())
     {

@@ -14,6 +14,7 @@ mod names;
 mod others;
 #[cfg(not(target_arch = "wasm32"))]
 mod properties;
+mod wishes;
 pub(crate) mod world;
 
 #[track_caller]

@@ -858,7 +858,7 @@ fn the_bytes_are_pinned() {
         1, 5, 172, 2,                           // one pod: key 5, used at 300
         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,        // incarnation 0, rate 0.0, no samples, never observed
         1, 9, 100,                              // one adapter, sent at 100
-        0, 0, 0, 0, 0,                          // no tokens sent, no strikes, charged at 0, not avoided, no error
+        0, 0, 0, 0, 0, 0,                       // no tokens sent, no strikes, charged at 0, closed, no probe, no error
         1, 0, 1, 100, 220, 11, 1, 200, 1,       // one record: slot 0, 1 request, sent at 100, 1500 tokens, generating since 200
         1, 0, 8,                                // one adapter in use: slot 0
     ];

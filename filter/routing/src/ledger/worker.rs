@@ -15,6 +15,7 @@ use berth_shared_state::store::{Cas, SharedData, StoreError};
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use xxhash_rust::xxh64::xxh64;
 
+use super::lesson::Lesson;
 use crate::admission::Waiting;
 
 use super::memory::{Ending, Observation};
@@ -66,35 +67,6 @@ pub enum Synced {
     TooLarge,
     /// The host refused; this worker goes on with what it knows itself.
     Refused(StoreError),
-}
-
-/// Something to remember of a pod, until it is written.
-#[derive(Clone, Copy, Debug)]
-enum Lesson {
-    Asked(Asked),
-    Sent {
-        pod: PodKey,
-        tokens: Tokens,
-    },
-    Adapter {
-        pod: PodKey,
-        incarnation: u32,
-        adapter: u64,
-        at: UnixMillis,
-    },
-    NoAdapter {
-        pod: PodKey,
-        adapter: u64,
-    },
-    Rate {
-        pod: PodKey,
-        seen: Observation,
-    },
-    End {
-        pod: PodKey,
-        end: Ending,
-        at: UnixMillis,
-    },
 }
 
 /// One worker's view of a pool's ledger.
@@ -265,6 +237,19 @@ impl LedgerView {
         self.write(store, now)
     }
 
+    /// The answer to a request begins, with 2xx: a pod that was avoided for its failures works again. Costs nothing
+    /// elsewhere.
+    pub fn answered(&mut self, store: &dyn SharedData, id: u64, now: UnixMillis) -> Synced {
+        let Some(InFlight { pod, sent_at, .. }) = self.truth.get(id).copied() else {
+            return Synced::Idle;
+        };
+        if self.seen.at(pod).avoided_until().is_none() {
+            return Synced::Idle;
+        }
+        self.learn(Lesson::Answered { pod, sent_at });
+        self.write(store, now)
+    }
+
     /// The proxy retried: `failed` did not answer, `pod` serves the request. Its time to first
     /// token teaches nothing any more.
     pub fn moved(
@@ -314,7 +299,9 @@ impl LedgerView {
                 adapter,
             });
         }
-        if !matches!(outcome, Outcome::Refused | Outcome::NotFound | Outcome::Abandoned) {
+        // What says nothing of the pod matters where it was to show whether it works.
+        let silent = matches!(outcome, Outcome::Refused | Outcome::NotFound | Outcome::Abandoned);
+        if !silent || self.seen.at(request.pod).avoided_until().is_some() {
             self.learn(Lesson::End {
                 pod: request.pod,
                 end,
@@ -383,22 +370,9 @@ impl LedgerView {
 
     fn learn(&mut self, lesson: Lesson) {
         // Sums need no place of their own each: while writes fail, what ended must not be pushed out by them.
-        let unapplied = self.pending.iter_mut().skip(self.applied);
-        for known in unapplied {
-            match (known, &lesson) {
-                (Lesson::Asked(sum), Lesson::Asked(one)) => return sum.add(*one),
-                (
-                    Lesson::Sent {
-                        pod: known,
-                        tokens: sum,
-                    },
-                    Lesson::Sent { pod, tokens },
-                ) if known == pod => {
-                    *sum = *sum + *tokens;
-                    return;
-                }
-                _ => {}
-            }
+        let mut unapplied = self.pending.iter_mut().skip(self.applied);
+        if unapplied.any(|known| known.takes_in(&lesson)) {
+            return;
         }
         if self.pending.len() >= LEDGER_PENDING_MAX {
             self.pending.pop_front();
@@ -545,36 +519,4 @@ impl LedgerView {
 /// Tells a request from those of other workers. Mixed, since the nonces of a replay are neighbours.
 fn number(nonce: u64, id: u64) -> u64 {
     xxh64(&id.to_le_bytes(), nonce)
-}
-
-impl Ledger {
-    fn learn(&mut self, lesson: &Lesson, now: UnixMillis) {
-        let pod = match *lesson {
-            Lesson::Asked(one) => return self.asked.add(one),
-            Lesson::Sent { pod, .. }
-            | Lesson::Adapter { pod, .. }
-            | Lesson::NoAdapter { pod, .. }
-            | Lesson::Rate { pod, .. }
-            | Lesson::End { pod, .. } => pod,
-        };
-        let Some(state) = self.pod_mut(pod, now) else {
-            return;
-        };
-        match *lesson {
-            Lesson::Asked(_) => {}
-            Lesson::Sent { tokens, .. } => state.memory.filled = state.memory.filled + tokens,
-            Lesson::Adapter {
-                incarnation,
-                adapter,
-                at,
-                ..
-            } => {
-                state.memory.restarted(incarnation);
-                state.memory.sent_adapter(adapter, at);
-            }
-            Lesson::NoAdapter { adapter, .. } => state.memory.lacks_adapter(adapter),
-            Lesson::Rate { seen, .. } => state.memory.observe(seen, now),
-            Lesson::End { end, at, .. } => state.memory.ended(end, at),
-        }
-    }
 }

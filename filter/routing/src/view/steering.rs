@@ -1,8 +1,12 @@
 //! Steering inputs: what a request may say about where it goes, if its sender is trusted.
 
 use berth_shared_state::config::Trust;
-use berth_shared_state::names::{ENDPOINT_SUBSET, FAIRNESS_ID, MODEL_NAME, OBJECTIVE, REQUEST_TIMEOUT_MS, SESSION};
+use berth_shared_state::names::{
+    COOKIE_PREFIX, ENDPOINT_SUBSET, FAIRNESS_ID, MODEL_NAME, OBJECTIVE, REQUEST_TIMEOUT_MS, SESSION,
+};
 use berth_shared_state::units::Millis;
+
+use crate::limits::COOKIES_MAX_BYTES;
 
 /// What trusted headers say. Nothing by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,6 +25,10 @@ pub struct Steering {
     pub timeout: Option<Millis>,
     /// The pool, by its place in the config: the proxy's own route leads there.
     pub pool: Option<usize>,
+    /// Cookies that Berth may have set. They are sealed, so whoever sends them need not be trusted.
+    pub cookies: String,
+    /// The client reaches the proxy by https: its cookies need not go another way.
+    pub secure: bool,
 }
 
 impl Steering {
@@ -35,6 +43,28 @@ impl Steering {
             steering.take(name, &String::from_utf8_lossy(value));
         }
         steering
+    }
+
+    /// Takes the cookies that Berth may have set.
+    pub fn take_cookies<'a>(&mut self, headers: impl IntoIterator<Item = (&'a str, &'a [u8])>) {
+        for (name, value) in headers {
+            let text = core::str::from_utf8(value).unwrap_or_default();
+            match name {
+                ":scheme" => self.secure = text == "https",
+                "cookie" => {
+                    let own = text
+                        .split(';')
+                        .map(str::trim)
+                        .filter(|cookie| cookie.starts_with(COOKIE_PREFIX));
+                    for cookie in own {
+                        if self.cookies.len() + cookie.len() < COOKIES_MAX_BYTES {
+                            self.cookies.extend([cookie, ";"]);
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
     }
 
     /// What filters before this one told, by the name of the input, in place of what headers say of it. What is no
@@ -180,6 +210,30 @@ mod tests {
         // Nobody's name, and a number as Envoy gives it.
         check(&[(FAIRNESS_ID[0], b" ")], Some("a"), Some("t1"));
         check(&[(FAIRNESS_ID[0], &0.7_f64.to_le_bytes())], Some("a"), Some("t1"));
+    }
+
+    #[test]
+    fn cookies_of_others_are_left_alone() {
+        #[track_caller]
+        fn check(headers: &[(&str, &str)], cookies: &str, secure: bool) {
+            let mut steering = Steering::default();
+            steering.take_cookies(headers.iter().map(|(name, value)| (*name, value.as_bytes())));
+            assert_eq!((steering.cookies.as_str(), steering.secure), (cookies, secure));
+        }
+        check(
+            &[("cookie", "a=b; berth-x=1;berth-y=2 ; c=berth-z")],
+            "berth-x=1;berth-y=2;",
+            false,
+        );
+        check(
+            &[("cookie", "berth-x=1"), (":scheme", "https"), ("cookie", "berth-y=2")],
+            "berth-x=1;berth-y=2;",
+            true,
+        );
+        check(&[("x-cookie", "berth-x=1"), (":scheme", "http")], "", false);
+        let fits = format!("berth-{}", "x".repeat(COOKIES_MAX_BYTES - 7));
+        check(&[("cookie", &fits)], &format!("{fits};"), false);
+        check(&[("cookie", &format!("{fits}x; berth-y=2"))], "berth-y=2;", false);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::request::{Api, PromptSize};
 
 mod line;
 mod prefix;
+mod sessions;
 
 const ONE: &str =
     r#"{"pools": [{"name": "a", "discovery": {"static": ["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"]}}]}"#;
