@@ -248,9 +248,14 @@ impl Ledger {
         }
         if let Some(state) = self.pod_mut(pod, now) {
             state.records.retain(|record| record.slot != slot);
-            state.records.extend(records.iter().map(|record| Record { slot, ..*record }));
+            state
+                .records
+                .extend(records.iter().map(|record| Record { slot, ..*record }));
             state.in_use.retain(|used| used.slot != slot);
-            state.in_use.extend(in_use.iter().map(|adapter| InUse { slot, adapter: *adapter }));
+            state.in_use.extend(in_use.iter().map(|adapter| InUse {
+                slot,
+                adapter: *adapter,
+            }));
         }
     }
 

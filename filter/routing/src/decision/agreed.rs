@@ -69,7 +69,9 @@ impl Agreed {
         let (prefix, adapter, since) = match input.drawn {
             Some(part) => (
                 start.map(|_| Home::Drawn(part.addresses(&part.drawn.homes, input.pods))),
-                Some(Home::Drawn(part.addresses(part.drawn.adapter_home.as_slice(), input.pods))),
+                Some(Home::Drawn(
+                    part.addresses(part.drawn.adapter_home.as_slice(), input.pods),
+                )),
                 part.field.since,
             ),
             None => {

@@ -25,9 +25,7 @@ use super::candidates::longest as longest_context;
 use super::serving::{self, is_ready};
 use super::{Ask, Excluded, Part, PodFacts, PoolFacts, adapter_key};
 use crate::cost::{Fleet, HOME_SHARE, HOST_ADAPTERS, Since, Stage};
-use crate::limits::{
-    DRAWN_ADAPTER_MAX, DRAWN_AT_RANDOM, DRAWN_HOLDERS_MAX, DRAWN_HOMES_MAX, HOME_PROBES, HOME_STEPS,
-};
+use crate::limits::{DRAWN_ADAPTER_MAX, DRAWN_AT_RANDOM, DRAWN_HOLDERS_MAX, DRAWN_HOMES_MAX, HOME_PROBES, HOME_STEPS};
 
 /// Pods on a ring: ordered by key, with their place in the table.
 type Ring = Vec<(PodKey, u32)>;
@@ -80,13 +78,7 @@ pub struct Wish<'a> {
 impl Field {
     /// Of all pods, in the order of the table, with their keys.
     #[must_use]
-    pub fn new(
-        pool: &Pool,
-        snapshot: &Snapshot,
-        pods: &[PodFacts<'_>],
-        keys: &[PodKey],
-        facts: PoolFacts,
-    ) -> Self {
+    pub fn new(pool: &Pool, snapshot: &Snapshot, pods: &[PodFacts<'_>], keys: &[PodKey], facts: PoolFacts) -> Self {
         let mut fleet = Fleet::new(facts.rate, pool.routing.prefill_tokens_per_second, facts.elsewhere);
         let mut excluded = Excluded::default();
         let mut open = Ring::new();
@@ -136,13 +128,18 @@ impl Field {
 
     /// The pods to look at; `None` = all of them, since some cannot speak for all.
     pub fn draw(&mut self, wish: &Wish<'_>, rng: &mut Rng) -> Option<Drawn> {
-        let name = wish.ask.model.map(|model| (wish.snapshot.id(model), adapter_key(model)));
+        let name = wish
+            .ask
+            .model
+            .map(|model| (wish.snapshot.id(model), adapter_key(model)));
         let fits = Fits::new(wish, self.named);
         let mut drawn = Drawn {
             places: self.some(&fits, rng)?,
             ..Drawn::default()
         };
-        let warm = name.and_then(|(_, key)| self.warm.get(&key)).filter(|ring| !ring.is_empty());
+        let warm = name
+            .and_then(|(_, key)| self.warm.get(&key))
+            .filter(|ring| !ring.is_empty());
         if let Some(warm) = warm {
             at_random(warm, DRAWN_ADAPTER_MAX, rng, |place| drawn.add(place));
         }
@@ -156,7 +153,11 @@ impl Field {
         if let Some(start) = wish.ask.start {
             let homes = (start.share * ring.len() as f64 / HOME_SHARE).ceil().max(1.0) as usize;
             for number in 0..homes.min(DRAWN_HOMES_MAX) {
-                let number = if homes > DRAWN_HOMES_MAX { rng.usize(0..homes) } else { number };
+                let number = if homes > DRAWN_HOMES_MAX {
+                    rng.usize(0..homes)
+                } else {
+                    number
+                };
                 if let Some(home) = home(ring, start.key, number as u64, is_met) {
                     drawn.add(home);
                     drawn.homes.push(home);
@@ -268,7 +269,9 @@ fn warm(snapshot: &Snapshot, pods: &[PodFacts<'_>], open: &[(PodKey, u32)]) -> H
             continue;
         };
         let (active, resident) = (pod.row.activity.as_ref(), pod.row.resident.as_deref());
-        let in_flight = active.into_iter().flat_map(|list| list.running.iter().chain(&list.waiting));
+        let in_flight = active
+            .into_iter()
+            .flat_map(|list| list.running.iter().chain(&list.waiting));
         let in_memory = resident.into_iter().flatten().map(|(id, _)| id);
         let lately = pod.seen_adapters.iter().take(HOST_ADAPTERS);
         let lately = lately.chain(pod.recent_adapters.iter().take(HOST_ADAPTERS));

@@ -40,7 +40,10 @@ pub fn ranked(list: &mut [Candidate<'_>], rng: &mut Rng) -> Ranked {
         let (taken, rest) = list.split_at_mut_checked(ranked.count).unwrap_or_default();
         let left = rest.get(..end.saturating_sub(taken.len())).unwrap_or_default();
         let probe = if taken.is_empty() { to_probe(left, rng) } else { None };
-        let Some((next, one)) = probe.or_else(|| near_best(left, rng)).and_then(|at| Some((at, left.get(at)?))) else {
+        let Some((next, one)) = probe
+            .or_else(|| near_best(left, rng))
+            .and_then(|at| Some((at, left.get(at)?)))
+        else {
             break;
         };
         if taken.iter().any(|other| other.pod.row.address == one.pod.row.address) {

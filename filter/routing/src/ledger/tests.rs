@@ -835,12 +835,7 @@ fn the_bytes_are_pinned() {
         ..record_of(0)
     };
     let mut ledger = Ledger::default();
-    ledger.replace(
-        7,
-        at(300),
-        &[(PodKey(5), generating)],
-        &[(PodKey(5), 8)],
-    );
+    ledger.replace(7, at(300), &[(PodKey(5), generating)], &[(PodKey(5), 8)]);
     let state = ledger.pod_mut(PodKey(5), at(300)).unwrap();
     state.memory.sent_adapter(9, at(100));
     #[rustfmt::skip]

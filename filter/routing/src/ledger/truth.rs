@@ -92,7 +92,11 @@ impl Truth {
 
     pub fn get(&self, id: u64) -> Option<&InFlight> {
         let at_pod = self.pods.get(self.places.get(&id)?)?;
-        at_pod.in_flight.iter().find(|(known, _)| *known == id).map(|(_, one)| one)
+        at_pod
+            .in_flight
+            .iter()
+            .find(|(known, _)| *known == id)
+            .map(|(_, one)| one)
     }
 
     /// Replaces what is known of a request in flight, which may have moved.

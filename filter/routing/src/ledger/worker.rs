@@ -221,7 +221,12 @@ impl LedgerView {
         teaches: bool,
         now: UnixMillis,
     ) -> Synced {
-        let Some(mut request) = self.truth.get(id).copied().filter(|request| request.answered_at.is_none()) else {
+        let Some(mut request) = self
+            .truth
+            .get(id)
+            .copied()
+            .filter(|request| request.answered_at.is_none())
+        else {
             return Synced::Idle;
         };
         // A body that was cut may not have told that it asks for a stream.
@@ -397,7 +402,9 @@ impl LedgerView {
             self.applied = 0;
             // An older writing of ours lacks what was written since.
             let own = self.seen.head(self.nonce);
-            self.whole_at = self.whole_at.filter(|_| own.is_none_or(|head| head.heartbeat == self.written_at));
+            self.whole_at = self
+                .whole_at
+                .filter(|_| own.is_none_or(|head| head.heartbeat == self.written_at));
         }
         Ok(())
     }

@@ -200,7 +200,14 @@ impl PoolView {
         }
     }
 
-    fn pod<'a>(&'a self, pool: &Pool, snapshot: &Snapshot, row: &'a PodRow, key: PodKey, now: UnixMillis) -> PodFacts<'a> {
+    fn pod<'a>(
+        &'a self,
+        pool: &Pool,
+        snapshot: &Snapshot,
+        row: &'a PodRow,
+        key: PodKey,
+        now: UnixMillis,
+    ) -> PodFacts<'a> {
         let known = self.ledger.ledger().at(key);
         PodFacts {
             row,
@@ -260,7 +267,9 @@ impl PoolView {
     }
 
     pub fn facts(&self) -> PoolFacts {
-        self.field.as_ref().map_or_else(|| self.reckoned(), |(_, field)| field.facts)
+        self.field
+            .as_ref()
+            .map_or_else(|| self.reckoned(), |(_, field)| field.facts)
     }
 
     fn reckoned(&self) -> PoolFacts {
