@@ -29,8 +29,8 @@ fn the_public_names_are_these() {
     assert_eq!(names::STATE_ENDPOINTS, "berth_endpoints");
     assert_eq!(names::STATE_MODEL, "berth_model");
     assert_eq!((names::STATE_WAIT, names::STATE_REPORT), ("berth_wait", "berth_report"));
-    assert_eq!(names::ledger_key("llama"), "berth/2/llama/ledger");
-    assert_eq!(names::prefix_key("llama", 3), "berth/2/llama/prefix/3");
+    assert_eq!(names::ledger_key("llama"), "berth/3/llama/ledger");
+    assert_eq!(names::prefix_key("llama", 3), "berth/3/llama/prefix/3");
     let pool = &Config::minimal(&["10.0.0.1:8000".parse().unwrap()]).unwrap().pools[0];
     let keys = Keys::of(pool);
     let source = format!("{:016x}", pool.source());
@@ -40,7 +40,7 @@ fn the_public_names_are_these() {
         (keys.reports, "reports"),
         (keys.refresh, "refresh"),
     ] {
-        assert_eq!(key, format!("berth/2/pods/{source}/{what}"));
+        assert_eq!(key, format!("berth/3/pods/{source}/{what}"));
     }
     assert_eq!(
         (names::LOAD_FORMAT, names::LOAD_REPORT),
