@@ -1,13 +1,15 @@
 //! One decision with its reasons as data.
 //!
 //! ```text
-//! pods -> ready, in the subset -> can serve the name -> awake -> long enough -> cost each -> pick three
+//! pods -> ready, in the subset, with the labels -> can serve the name -> awake -> long enough -> below the caps
+//!      -> cost each -> pick three
 //! ```
 //!
 //! Deciding is total and pure: facts, `now` and the random numbers come in, an answer comes out, and
 //! it is never an error of ours. What is not known makes a pod dearer, not impossible; only two things are
-//! refused, a name that nobody has and a set of pods without a ready one. Deliberately not here: which
-//! pool decides (see [`naming`]), queues, and what becomes of the answer ([`crate::header`]).
+//! refused, a name that nobody has and a set of pods without a ready one. Where room is asked for and there is
+//! none, the answer is to hold; who waits or is sent away then is the view's to say. Deliberately not here: which
+//! pool decides (see [`naming`]), queues ([`crate::admission`]), and what becomes of the answer ([`crate::header`]).
 
 use berth_shared_state::config::Pool;
 use berth_shared_state::limits::ENDPOINTS_MAX;
@@ -17,20 +19,23 @@ use berth_shared_state::table::PodRow;
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use fastrand::Rng;
 
-use crate::cost::Need;
+use crate::cost::{Need, Patience};
 use crate::ledger::{InUse, OwnLoad};
 use crate::prefix::Beginning;
 use crate::request::Facts;
 
 mod agreed;
 mod candidates;
+mod caps;
 pub mod explain;
 mod field;
+mod labels;
 mod pick;
 mod serving;
 mod why;
 
 use candidates::{Candidates, Subset};
+pub use caps::at_cap;
 pub use field::{Drawn, Field, Wish};
 pub(crate) use serving::is_ready;
 pub use serving::{Naming, adapter_key, naming};
@@ -61,6 +66,8 @@ pub struct Input<'a> {
     pub ask: Ask<'a>,
     /// Value of the subset hint, from a trusted source: the request may only go to these `ip:port`.
     pub subset: Option<&'a str>,
+    /// Only where there is room; `None` = wherever it costs least.
+    pub admit: Option<Admit<'a>>,
     /// Now.
     pub now: UnixMillis,
     /// Give reasons for every candidate, not only for the endpoints.
@@ -76,6 +83,15 @@ pub struct Part<'a> {
     pub drawn: &'a Drawn,
 }
 
+/// On which terms a request is let go.
+#[derive(Clone, Copy, Debug)]
+pub struct Admit<'a> {
+    /// What it bears.
+    pub patience: Patience,
+    /// Pods that others wait for who go before it.
+    pub reserved: &'a [PodAddress],
+}
+
 /// What is known of one pod.
 #[derive(Clone, Copy, Debug)]
 pub struct PodFacts<'a> {
@@ -89,6 +105,8 @@ pub struct PodFacts<'a> {
     pub filled: Tokens,
     /// The part, 0 to 1, of this request's prompt that it was sent before and still has room for.
     pub cached: f64,
+    /// It served the session last; what that left there is in `cached`.
+    pub session: bool,
     /// Prefill rate learned of it, tokens per millisecond.
     pub rate: Option<f64>,
     /// It failed a moment ago; avoided until then.
@@ -200,6 +218,8 @@ pub enum Action {
     Reply(Refusal),
     /// Let the proxy's own load balancer decide.
     Pass(Reason),
+    /// Keep it until a pod has room. Only where room was asked for.
+    Hold,
 }
 
 /// What a routed request takes of its pod, for the ledger.
@@ -218,7 +238,7 @@ pub struct Booking {
 /// An answer that Berth gives itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// HTTP status: 404 or 503.
+    /// HTTP status: 404, 429 or 503.
     pub status: u16,
     /// Why.
     pub reason: Reason,
@@ -226,6 +246,8 @@ pub struct Refusal {
     pub model: Option<String>,
     /// The nearest name that the client may know, where the config lets it be told.
     pub near: Option<String>,
+    /// Seconds after which there may be room; `None` = nobody can say.
+    pub retry_after: Option<u64>,
 }
 
 /// Decides. Equal input and seed give an equal decision.
@@ -244,12 +266,21 @@ pub fn decide(input: &Input<'_>, rng: &mut Rng) -> Decision {
             None => why.pass(Reason::DiscoveryStale),
         };
     }
+    if !candidates.keep_labelled(snapshot, &mut why) {
+        return why.refuse(503, Reason::LabelsNoMatch);
+    }
     if !candidates.keep_serving(snapshot, &mut why) {
         return why.refuse(404, Reason::ModelUnknown);
     }
     candidates.keep_awake(&mut why);
     candidates.keep_long_enough(&mut why);
+    candidates.keep_below_caps(&mut why);
     candidates.price(&mut why);
+    if let Some(admit) = &input.admit
+        && !candidates.have_room(admit, &mut why)
+    {
+        return why.hold();
+    }
     candidates.route(why, rng)
 }
 

@@ -19,6 +19,7 @@
 //! estimate of what others sent.
 
 mod asked;
+mod lesson;
 mod memory;
 mod packed;
 mod truth;
@@ -32,6 +33,8 @@ use berth_shared_state::pod::PodKey;
 use berth_shared_state::sealed::{self, Kind, SealError};
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use serde::{Deserialize, Serialize};
+
+use crate::admission::Waiting;
 
 pub use asked::Asked;
 use memory::Memory;
@@ -99,11 +102,13 @@ impl InUse {
 }
 
 /// A living view. Its slot is what its records carry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Head {
     nonce: u64,
     slot: u8,
     heartbeat: UnixMillis,
+    /// What waits there, by band, lowest first.
+    waiting: Vec<Waiting>,
 }
 
 /// Everything about one pod.
@@ -166,6 +171,12 @@ impl Ledger {
         (middle < rates.len()).then(|| *rates.select_nth_unstable_by(middle, f64::total_cmp).1)
     }
 
+    /// What waits at other living views than this one.
+    pub fn waiting_elsewhere(&self, nonce: u64) -> impl Iterator<Item = &Waiting> {
+        let others = self.views.iter().filter(move |head| head.nonce != nonce);
+        others.flat_map(|head| &head.waiting)
+    }
+
     /// What the requests to the pool were like.
     #[must_use]
     pub const fn asked(&self) -> &Asked {
@@ -211,15 +222,22 @@ impl Ledger {
         LEDGER_ENTRIES_MAX / others.saturating_add(1)
     }
 
-    /// Replaces a view's records by these, and the adapters that it uses. Without any record the view leaves the
-    /// ledger.
-    fn replace(&mut self, nonce: u64, now: UnixMillis, records: &[(PodKey, Record)], in_use: &[(PodKey, u64)]) {
+    /// Replaces a view's records by these, the adapters that it uses, and what waits there. With nothing of that the
+    /// view leaves the ledger.
+    fn replace(
+        &mut self,
+        nonce: u64,
+        now: UnixMillis,
+        records: &[(PodKey, Record)],
+        in_use: &[(PodKey, u64)],
+        waiting: &[Waiting],
+    ) {
         let share = self.share(nonce);
         if let Some(known) = self.views.iter().position(|head| head.nonce == nonce) {
             let head = self.views.remove(known);
             self.clear_slot(head.slot);
         }
-        if records.is_empty() {
+        if records.is_empty() && waiting.is_empty() {
             return;
         }
         let slot = self.free_slot();
@@ -227,6 +245,7 @@ impl Ledger {
             nonce,
             slot,
             heartbeat: now,
+            waiting: waiting.to_vec(),
         });
         for (pod, record) in records {
             if let Some(state) = self.pod_mut(*pod, now) {
@@ -363,10 +382,11 @@ impl<'a> AtPod<'a> {
         self.0.map_or(Tokens(0), |state| state.memory.filled)
     }
 
-    /// Until when the pod should be avoided after failures; may lie in the past.
+    /// Until when the pod should be avoided after failures; may lie in the past, and then the next request shows
+    /// whether it works again.
     #[must_use]
     pub fn avoided_until(self) -> Option<UnixMillis> {
-        self.0?.memory.avoid_until
+        self.0?.memory.avoided_until()
     }
 
     /// Adapters of requests in flight there, as each view says; several may say the same.

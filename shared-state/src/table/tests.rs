@@ -116,6 +116,7 @@ fn the_bytes_of_a_small_table_are_these() {
         0,                      // engines
         0,                      // sleeping absent
         0, 0, 0, 0, 0,          // five rates absent
+        0,                      // no labels
         0, 0,                   // activity and residency absent
         1, 5,                   // models, read at 5:
         1, 0,                   // one base, name 0

@@ -155,6 +155,7 @@ fn decide_only(budget: Duration, pods: usize) -> Result<f64> {
             facts: PoolFacts::default(),
             ask,
             subset: None,
+            admit: None,
             now: world::later(100),
             in_full: false,
         };
@@ -192,6 +193,7 @@ fn whole(budget: Duration, pods: usize) -> Result<Vec<f64>> {
             facts: &facts,
             prompt: &prompt,
             steering: &steering,
+            body: None,
             in_full: false,
         };
         let began = Instant::now();

@@ -4,6 +4,7 @@
 
 mod answers;
 mod bodies;
+mod conformance;
 mod discovery;
 mod envoy_gateway;
 mod failures;
@@ -22,6 +23,7 @@ mod retry;
 mod routing;
 mod scenarios;
 mod scrape;
+mod sessions;
 mod steering;
 mod streaming;
 mod support;

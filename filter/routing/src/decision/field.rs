@@ -22,6 +22,7 @@ use hashbrown::HashMap;
 use xxhash_rust::xxh64::xxh64;
 
 use super::candidates::longest as longest_context;
+use super::labels::Required;
 use super::serving::{self, is_ready};
 use super::{Ask, Excluded, Part, PodFacts, PoolFacts, adapter_key};
 use crate::cost::{Fleet, HOME_SHARE, HOST_ADAPTERS, Since, Stage};
@@ -39,7 +40,7 @@ pub struct Field {
     pub(super) excluded: Excluded,
     /// What was learned of the pool, then.
     pub facts: PoolFacts,
-    /// Pods that are ready and awake.
+    /// Pods that are ready, with the labels that the config requires, and awake.
     open: Ring,
     /// The same by place.
     is_open: Vec<bool>,
@@ -83,6 +84,8 @@ impl Field {
         let mut excluded = Excluded::default();
         let mut open = Ring::new();
         let mut named = false;
+        let required = Required::new(snapshot, &pool.routing.require);
+        let best = required.best(pods.iter().map(|pod| pod.row).filter(|row| is_ready(row)));
         for ((pod, key), place) in pods.iter().zip(keys).zip(0..) {
             let stage = Stage::of(pod);
             named |= pod.row.models.is_some() || serving::enforces(pool, pod.row) == Some(false);
@@ -92,6 +95,7 @@ impl Field {
             match pod.row.readiness {
                 Readiness::NotReady => excluded.not_ready += 1,
                 Readiness::Draining => excluded.draining += 1,
+                Readiness::Ready | Readiness::Unknown if required.met(pod.row) < best => excluded.labels += 1,
                 Readiness::Ready | Readiness::Unknown if stage.is_asleep(pod) => excluded.asleep += 1,
                 Readiness::Ready | Readiness::Unknown => open.push((*key, place)),
             }

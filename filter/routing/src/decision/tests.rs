@@ -14,6 +14,7 @@ mod names;
 mod others;
 #[cfg(not(target_arch = "wasm32"))]
 mod properties;
+mod wishes;
 pub(crate) mod world;
 
 #[track_caller]
@@ -125,6 +126,7 @@ fn without_table(subset: Option<&str>) -> Decision {
         facts: PoolFacts::default(),
         ask: ASK,
         subset,
+        admit: None,
         now: NOW,
         in_full: false,
     };
@@ -655,6 +657,7 @@ fn reasons_are_compact_json_and_bounded() {
         facts: PoolFacts::default(),
         ask: ASK,
         subset: None,
+        admit: None,
         now: NOW,
         in_full: false,
     };

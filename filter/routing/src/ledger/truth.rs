@@ -9,6 +9,9 @@ use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 
 use super::{Phase, Record};
 
+/// Things at pods, in the order of the pods.
+type AtPods<T> = Vec<(PodKey, T)>;
+
 /// One request in flight.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct InFlight {
@@ -258,7 +261,7 @@ impl Truth {
         now: UnixMillis,
         bound: usize,
         sample_at: impl Fn(PodKey) -> Option<UnixMillis>,
-    ) -> (Vec<(PodKey, Record)>, Vec<(PodKey, u64)>) {
+    ) -> (AtPods<Record>, AtPods<u64>) {
         let pods: Vec<PodKey> = self.pods.keys().copied().collect();
         let (mut all, mut in_use) = (Vec::new(), Vec::new());
         for pod in pods {

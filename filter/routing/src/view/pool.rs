@@ -1,6 +1,6 @@
 //! One pool in a view: the copy of its table, and its ledger.
 
-use berth_shared_state::config::Pool;
+use berth_shared_state::config::{Caps, Pool};
 use berth_shared_state::limits::{AVOID_MAX, TABLE_BYTES_PER_MILLI, VIEW_MAX_AGE};
 use berth_shared_state::names::Keys;
 use berth_shared_state::pod::{PodAddress, PodKey};
@@ -11,8 +11,9 @@ use berth_shared_state::table::{self, PodRow, Table};
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use fastrand::Rng;
 
+use crate::cookie::Sealer;
 use crate::cost::HOME_SHARE;
-use crate::decision::{Ask, Drawn, Field, Part, PodFacts, PoolFacts, Wish};
+use crate::decision::{Ask, Drawn, Field, Part, PodFacts, PoolFacts, Wish, at_cap};
 use crate::ledger::{LedgerView, PodFact};
 use crate::limits::{DRAW_ABOVE, FIELD_MAX_AGE};
 use crate::prefix::{Beginning, Beginnings, Chains, Found, Written};
@@ -38,13 +39,15 @@ pub(super) struct PoolView {
     pub ledger: LedgerView,
     pub error: Option<TableError>,
     pub prefix: Option<PrefixView>,
+    /// Seals the cookies of sessions.
+    pub sealer: Option<Sealer>,
     share: Share,
     sizes: Sizes,
     seen: Seen,
     beginnings: Beginnings,
     snapshot: Option<Snapshot>,
     /// Ledger keys of the snapshot's pods, in their order.
-    keys: Vec<PodKey>,
+    pub keys: Vec<PodKey>,
     /// What all pods have in common, and each pod's fill, where they are many; and when it was reckoned.
     field: Option<(UnixMillis, Field)>,
     filled: Vec<Tokens>,
@@ -60,6 +63,7 @@ impl PoolView {
             ledger: LedgerView::new(&pool.name, nonce),
             error: None,
             prefix: PrefixView::new(pool, pools),
+            sealer: None,
             share: Share::default(),
             sizes: Sizes::default(),
             seen: Seen::default(),
@@ -175,16 +179,28 @@ impl PoolView {
         self.filled = filled;
     }
 
-    /// Some pods for a request, where they are many; `None` = all.
-    pub fn draw(&mut self, pool: &Pool, ask: &Ask<'_>, found: &Found, rng: &mut Rng) -> Option<Drawn> {
+    /// Some pods for a request, where they are many; `None` = all. `held`: who holds how many blocks of its prompt.
+    pub fn draw(
+        &mut self,
+        pool: &Pool,
+        ask: &Ask<'_>,
+        held: &[(usize, u32)],
+        rng: &mut Rng,
+        now: UnixMillis,
+    ) -> Option<Drawn> {
         let (_, field) = self.field.as_mut()?;
         let wish = Wish {
             pool,
             snapshot: self.snapshot.as_ref()?,
             ask,
-            held: &found.blocks,
+            held,
         };
-        field.draw(&wish, rng)
+        let drawn = field.draw(&wish, rng)?;
+        let caps = &pool.routing.caps;
+        // Another one may be below its cap.
+        let full = |drawn| self.pods(pool, Some(drawn), now).iter().all(|pod| at_cap(pod, caps));
+        let full = *caps != Caps::default() && full(&drawn);
+        (!full).then_some(drawn)
     }
 
     /// What a decision is told of the pods that were not drawn.
@@ -224,6 +240,7 @@ impl PoolView {
             own: known.own(row.gauges_at()),
             filled: known.filled(),
             cached: 0.0,
+            session: false,
             rate: known.rate(),
             // Further ahead than any avoidance lasts: from before the clock stepped back.
             avoided_until: known.avoided_until().filter(|until| until.since(now) <= AVOID_MAX),
@@ -258,7 +275,7 @@ impl PoolView {
     }
 
     /// A pod's row, and the KV tokens that it was sent.
-    fn room(&self, place: usize) -> Option<(&PodRow, Tokens)> {
+    pub fn room(&self, place: usize) -> Option<(&PodRow, Tokens)> {
         let row = self.snapshot.as_ref()?.pods().get(place)?;
         let known = || Some(self.ledger.ledger().at(*self.keys.get(place)?).filled());
         Some((row, self.filled.get(place).copied().or_else(known)?))
@@ -294,12 +311,21 @@ impl PoolView {
 pub(super) fn note_cached(pods: &mut [PodFacts<'_>], drawn: Option<&Drawn>, found: &Found, chains: Option<&Chains>) {
     let Some(chains) = chains else { return };
     for (place, blocks) in &found.blocks {
-        let at = match drawn {
-            None => Some(*place),
-            Some(drawn) => drawn.places.iter().position(|drawn| *drawn as usize == *place),
-        };
-        if let Some(pod) = at.and_then(|at| pods.get_mut(at)) {
+        if let Some(pod) = at_place(pods, drawn, *place) {
             pod.cached = chains.part(*blocks);
         }
     }
+}
+
+/// The pod at a place of the table, if it was drawn.
+pub(super) fn at_place<'a, 'b>(
+    pods: &'a mut [PodFacts<'b>],
+    drawn: Option<&Drawn>,
+    place: usize,
+) -> Option<&'a mut PodFacts<'b>> {
+    let at = match drawn {
+        None => place,
+        Some(drawn) => drawn.places.iter().position(|drawn| *drawn as usize == place)?,
+    };
+    pods.get_mut(at)
 }

@@ -1,6 +1,6 @@
 //! A pool's prefix index, as one worker sees it: whose tag is whose, and how much each pod holds.
 
-use berth_shared_state::config;
+use berth_shared_state::config::{self, Affinity};
 use berth_shared_state::pod::PodKey;
 use berth_shared_state::store::SharedData;
 use berth_shared_state::table::PodRow;
@@ -28,10 +28,10 @@ pub(super) struct PrefixView {
 pub(super) type Stamp = (u32, u32);
 
 impl PrefixView {
-    /// `None` where the config wants none.
+    /// `None` where the config wants none: it remembers prompts, and sessions.
     pub fn new(pool: &config::Pool, pools: usize) -> Option<Self> {
         let prefix = &pool.routing.prefix;
-        prefix.enabled.then(|| Self {
+        (prefix.enabled || pool.routing.affinity == Affinity::Session).then(|| Self {
             index: Index::new(&pool.name, prefix.max_bytes, pools),
             tags: Vec::new(),
             unknown_capacity: PREFIX_CAPACITY_UNKNOWN as f64,

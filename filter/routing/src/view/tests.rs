@@ -14,6 +14,10 @@ use crate::limits::{DRAW_ABOVE, DRAWN_AT_RANDOM};
 use crate::prefix::Blocks;
 use crate::request::{Api, PromptSize};
 
+mod line;
+mod prefix;
+mod sessions;
+
 const ONE: &str =
     r#"{"pools": [{"name": "a", "discovery": {"static": ["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"]}}]}"#;
 /// Its first pool is that of [`ONE`].
@@ -121,6 +125,7 @@ fn decide_on(
         facts,
         prompt: &Blocks::default(),
         steering,
+        body: None,
         in_full: false,
     };
     view.decide(store, &request, at(now))
@@ -222,6 +227,7 @@ fn of_many_pods_a_subset_and_the_question_for_all_reasons_find_each() {
         facts: &facts,
         prompt: &Blocks::default(),
         steering: &Steering::default(),
+        body: None,
         in_full: true,
     };
     let why = view.decide(&store, &request, at(10)).why;
@@ -407,10 +413,8 @@ fn a_trusted_header_tells_the_model_where_the_body_does_not() {
     publish(&store, "b", "base-b", &["10.0.1.1:80"], 1);
     let mut view = view(TWO, 1);
     let steering = Steering {
-        session: None,
-        pool: None,
         model: Some("base-b".to_owned()),
-        subset: None,
+        ..Steering::default()
     };
     for (body, expected) in [(None, "b"), (Some("known"), "b"), (Some("base-a"), "a")] {
         let decision = decide_on(&mut view, &store, 1, &chat(body), &steering, 10);

@@ -182,6 +182,7 @@ impl Router for Berth {
             facts: &facts,
             prompt: &prompt.finish(),
             steering: &steering,
+            body: None,
             in_full: false,
         };
         let decision = self.views[asked.worker].decide(&self.store, &request, unix(now));

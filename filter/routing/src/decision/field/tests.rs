@@ -63,6 +63,7 @@ impl Large {
             subset: None,
             now: NOW,
             in_full: false,
+            admit: None,
         };
         let decision = decide(&input, &mut Rng::with_seed(seed));
         (drawn, decision)
