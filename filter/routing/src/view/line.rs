@@ -22,7 +22,7 @@ use super::{Request, Steering, View};
 use crate::admission::{Class, Item, Queue, Waiting, deadline};
 use crate::cost::Patience;
 use crate::decision::{Action, Admit, Ask, Decision, Reason, Refusal, Why};
-use crate::limits::{RELEASE_BLOCKED_MAX, RELEASE_MAX, RETRY_AFTER_RANGE};
+use crate::limits::{ASCII_BYTES_PER_TOKEN, RELEASE_BLOCKED_MAX, RELEASE_MAX, RETRY_AFTER_RANGE};
 use crate::prefix::Blocks;
 use crate::request::Facts;
 
@@ -251,14 +251,16 @@ impl View {
         now: UnixMillis,
     ) -> Decision {
         let config = Rc::clone(&self.config);
-        let (Some(pool), Some(view)) = (config.pools.get(way.index), self.pools.get(way.index)) else {
+        let Some(pool) = config.pools.get(way.index) else {
             return decision;
         };
         let (Some(bounds), Some(line)) = (config.admission.queue, self.lines.get_mut(way.index)) else {
             return decision;
         };
         let Some(queue) = &mut line.queue else { return decision };
-        let ask = Ask::new(request.facts, view.bytes_per_token(), view.expected_output(pool));
+        // Not by what was learned of sizes: that changes with time, and who waits longer would pay another price.
+        let output = Tokens(pool.routing.expected_output_tokens.into());
+        let ask = Ask::new(request.facts, ASCII_BYTES_PER_TOKEN, output);
         let gone = queue.offer(Item {
             id: request.id,
             priority: class.priority,
@@ -317,35 +319,41 @@ impl View {
         let Some((priority, part)) = self.part(store, index, now) else {
             return false;
         };
+        // Out of the line meanwhile, so that a request in it can be looked at while deciding.
+        let Some(mut queue) = self.lines.get_mut(index).and_then(|line| line.queue.take()) else {
+            return false;
+        };
         let (mut reserved, mut blocked) = (Vec::new(), Vec::new());
         let (mut may, mut spent) = (None, 0.0);
+        let mut all = false;
         while gone.len() < RELEASE_MAX && may.is_none_or(|may| spent < may) {
-            let queue = self.lines.get_mut(index).and_then(|line| line.queue.as_mut());
-            let Some(item) = queue.and_then(|queue| queue.pop(priority, &blocked)) else {
-                return blocked.is_empty();
+            let Some(item) = queue.next(priority, &blocked) else {
+                all = blocked.is_empty();
+                break;
             };
-            let decision = self.decide_held(store, index, &item, &reserved, now);
+            let (id, tokens) = (item.id, item.tokens.0 as f64);
+            let decision = self.decide_held(store, index, item, &reserved, now);
             if decision.action != Action::Hold {
                 // Alone, a worker goes on until there is no room.
                 let room = decision.why.room.filter(|_| part < 1.0);
-                let tokens = item.tokens.0 as f64;
                 may = may.or(room.map(|room| part * f64::from(room) * tokens));
                 spent += tokens;
-                gone.push((item.id, decision));
+                queue.go(id);
+                gone.push((id, decision));
                 continue;
             }
             // The pod that it waits for is not taken from it by others of its band.
             let pod = decision.why.considered.first().map(|one| one.pod);
             blocked.push(item.flow);
             reserved.extend(pod);
-            if let Some(queue) = self.lines.get_mut(index).and_then(|line| line.queue.as_mut()) {
-                queue.put_back(item);
-            }
             if pod.is_none() || blocked.len() >= RELEASE_BLOCKED_MAX {
-                return false;
+                break;
             }
         }
-        false
+        if let Some(line) = self.lines.get_mut(index) {
+            line.queue = Some(queue);
+        }
+        all
     }
 
     /// The highest band that waits here, and which part of all that waits in it does; `None`: a higher one waits at
