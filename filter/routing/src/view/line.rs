@@ -46,6 +46,9 @@ pub(super) struct Line {
     full: BTreeSet<i16>,
     /// When it was expected to have room, as a time from when it was last asked.
     drain: Millis,
+    /// Requests that this worker may let go while others wait elsewhere. A stream that ends here gives its part of
+    /// one, so that who has more streams gets no more; a tick gives one, so that nobody waits for nobody.
+    owed: f64,
 }
 
 impl Line {
@@ -54,7 +57,12 @@ impl Line {
             queue: admission.queue.map(Queue::new),
             full: BTreeSet::new(),
             drain: Millis(0),
+            owed: 0.0,
         }
+    }
+
+    pub fn tick(&mut self) {
+        self.owed = self.owed.max(1.0);
     }
 
     fn is_empty(&self) -> bool {
@@ -320,24 +328,28 @@ impl View {
             return false;
         };
         // Out of the line meanwhile, so that a request in it can be looked at while deciding.
-        let Some(mut queue) = self.lines.get_mut(index).and_then(|line| line.queue.take()) else {
+        let Some(line) = self.lines.get_mut(index) else {
+            return false;
+        };
+        let (owed, Some(mut queue)) = (line.owed, line.queue.take()) else {
             return false;
         };
         let (mut reserved, mut blocked) = (Vec::new(), Vec::new());
-        let (mut may, mut spent) = (None, 0.0);
+        let (mut owed, mut asked) = (owed + part, false);
         let mut all = false;
-        while gone.len() < RELEASE_MAX && may.is_none_or(|may| spent < may) {
+        while gone.len() < RELEASE_MAX && owed >= 1.0 {
             let Some(item) = queue.next(priority, &blocked) else {
                 all = blocked.is_empty();
                 break;
             };
-            let (id, tokens) = (item.id, item.tokens.0 as f64);
+            let id = item.id;
             let decision = self.decide_held(store, index, item, &reserved, now);
             if decision.action != Action::Hold {
-                // Alone, a worker goes on until there is no room.
-                let room = decision.why.room.filter(|_| part < 1.0);
-                may = may.or(room.map(|room| part * f64::from(room) * tokens));
-                spent += tokens;
+                // Its part of the room there is, which is all of it for one that is alone.
+                let room = decision.why.room.map_or(f64::INFINITY, f64::from);
+                owed += if asked { 0.0 } else { part * room };
+                owed -= if part < 1.0 { 1.0 } else { 0.0 };
+                asked = true;
                 queue.go(id);
                 gone.push((id, decision));
                 continue;
@@ -352,6 +364,7 @@ impl View {
         }
         if let Some(line) = self.lines.get_mut(index) {
             line.queue = Some(queue);
+            line.owed = owed.min(1.0);
         }
         all
     }
