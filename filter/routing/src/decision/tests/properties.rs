@@ -38,16 +38,11 @@ fn own() -> impl Strategy<Value = OwnLoad> {
     })
 }
 
-fn pod() -> impl Strategy<Value = Pod> {
-    let gauges = (
-        any::<Option<u32>>(),
-        any::<Option<u32>>(),
-        any::<Option<f32>>(),
-        any::<Option<u64>>(),
-        any::<u16>(),
-        any::<Option<bool>>(),
-    );
-    let state = (
+/// How a pod is, and how it was read.
+type State = (Readiness, Trend, Status, Option<Engine>, Option<UnixMillis>, u32);
+
+fn state() -> impl Strategy<Value = State> {
+    (
         prop::sample::select(vec![
             Readiness::Unknown,
             Readiness::Ready,
@@ -59,6 +54,17 @@ fn pod() -> impl Strategy<Value = Pod> {
         prop::sample::select(vec![None, Some(Engine::Vllm), Some(Engine::LlamaCpp)]),
         prop::option::of(millis()),
         any::<u32>(),
+    )
+}
+
+fn pod() -> impl Strategy<Value = Pod> {
+    let gauges = (
+        any::<Option<u32>>(),
+        any::<Option<u32>>(),
+        any::<Option<f32>>(),
+        any::<Option<u64>>(),
+        any::<u16>(),
+        any::<Option<bool>>(),
     );
     let page = prop::option::of((millis(), adapters(), adapters(), any::<Option<u64>>()));
     let memory = (
@@ -71,7 +77,7 @@ fn pod() -> impl Strategy<Value = Pod> {
     (
         0_usize..9,
         gauges,
-        state,
+        state(),
         page,
         own(),
         memory,
