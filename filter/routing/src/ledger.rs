@@ -21,6 +21,7 @@
 mod asked;
 mod lesson;
 mod memory;
+mod packed;
 mod truth;
 mod worker;
 
@@ -63,7 +64,7 @@ pub struct OwnLoad {
 }
 
 /// Where a record's requests are in their life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     /// Before the first token: their uncached prompt tokens, and the oldest one's prediction.
     Unanswered { tokens: Tokens, predicted: Millis },
@@ -75,7 +76,7 @@ enum Phase {
 
 /// One or more requests of one view at one pod. Several share a record once folded; `sent_at` and
 /// `answered_at` are then the oldest one's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Record {
     slot: u8,
     count: u32,
@@ -117,6 +118,7 @@ struct PodState {
     /// Last seen in the table or used.
     used_at: UnixMillis,
     memory: Memory,
+    #[serde(with = "packed")]
     records: Vec<Record>,
     in_use: Vec<InUse>,
 }

@@ -291,9 +291,9 @@ impl Booked {
     }
 
     /// One view sends, another reads, the first ends what it sent.
-    fn turn(&mut self, views: usize, scraped: bool) -> Synced {
+    fn turn(&mut self, views: usize) -> Synced {
         self.now = self.now + Millis(5);
-        if scraped && self.now.0.is_multiple_of(1_000) {
+        if self.now.0.is_multiple_of(1_000) {
             self.scraped();
         }
         let owner = self.id as usize % views;
@@ -314,7 +314,7 @@ fn ledgers(budget: Duration) -> Result<Group> {
     let mut group = Group::new("The ledger, natively (8 pods)", "none in flight, 2 views");
     for (in_flight, views) in [(0, 2), (100, 2), (1_000, 2), (0, 16), (100, 16), (1_000, 16)] {
         let title = format!("{in_flight} in flight, {views} views");
-        let mut booked = Booked::new(in_flight, views);
+        let booked = Booked::new(in_flight, views);
         if in_flight > 0 && views == 2 {
             let bytes = booked.stored();
             group.add_against(
@@ -337,17 +337,11 @@ fn ledgers(budget: Duration) -> Result<Group> {
                     None,
                 );
             }
-            group.add_against(
-                format!("{title}, none scraped: send, another's read, end"),
-                nanos(budget, || booked.turn(views, false)),
-                "ns",
-                None,
-            );
         }
         let mut booked = Booked::new(in_flight, views);
         booked.scraped();
         // Another view wrote in between, so each step reads, decodes, applies, encodes and writes.
-        let time = nanos(budget, || booked.turn(views, true));
+        let time = nanos(budget, || booked.turn(views));
         group.add(format!("{title}: send, another's read, end"), time, "ns");
         group.add(format!("{title}: size"), booked.stored().len() as f64, "bytes");
     }

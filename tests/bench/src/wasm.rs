@@ -243,7 +243,7 @@ fn pods(quick: bool) -> Result<Group> {
     for pods in [8, 100, 1_000, PODS_MAX] {
         let mut rig = Rig::new(pods)?;
         rig.fill(16)?;
-        let spent = rig.typical(requests(quick).min(20_000 / pods.max(100)), &world::body(1 << 10))?;
+        let spent = rig.typical(requests(quick).min(41), &world::body(1 << 10))?;
         let bound = if pods == PODS_MAX { " (the bound)" } else { "" };
         group.add(format!("{pods} pods{bound}"), spent.decide as f64, UNIT);
         group.add(

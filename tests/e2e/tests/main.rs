@@ -16,6 +16,7 @@ mod lists;
 mod models;
 mod pages;
 mod pass;
+mod platform;
 mod raw;
 mod rendered;
 mod reports;

@@ -859,7 +859,10 @@ fn the_bytes_are_pinned() {
         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,        // incarnation 0, rate 0.0, no samples, never observed
         1, 9, 100,                              // one adapter, sent at 100
         0, 0, 0, 0, 0, 0,                       // no tokens sent, no strikes, charged at 0, closed, no probe, no error
-        1, 0, 1, 100, 220, 11, 1, 200, 1,       // one record: slot 0, 1 request, sent at 100, 1500 tokens, generating since 200
+        27,                                     // one record: 27 bytes
+        200, 0, 0, 0, 0, 0, 0, 0,               // the last thing was at 200
+        0, 1, 1, 0, 0, 100, 0, 0,               // slot 0, generating, 1 request, sent 100 before,
+        220, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0,      // 1500 tokens, answered 0 before
         1, 0, 8,                                // one adapter in use: slot 0
     ];
     let bytes = ledger.encode().unwrap();

@@ -305,7 +305,7 @@ fn record(request: &InFlight) -> Record {
     }
 }
 
-const fn kind(record: &Record) -> u8 {
+pub(super) const fn kind(record: &Record) -> u8 {
     match record.phase {
         Phase::Unanswered { .. } => 0,
         Phase::Generating { .. } => 1,

@@ -11,6 +11,7 @@ use berth_shared_state::limits::{
 };
 use berth_shared_state::names;
 use berth_shared_state::pod::PodKey;
+use berth_shared_state::sealed::HEADER_BYTES;
 use berth_shared_state::store::{Cas, SharedData, StoreError};
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use xxhash_rust::xxh64::xxh64;
@@ -85,8 +86,8 @@ pub struct LedgerView {
     applied: usize,
     /// The latest ledger read, with the own truth applied.
     seen: Ledger,
-    /// The bytes that `seen` was made from.
-    bytes: Vec<u8>,
+    /// The first bytes of the value that `seen` was made from. They hold the length and the checksum of the rest.
+    stored: Vec<u8>,
     read_at: Option<UnixMillis>,
     /// Token of the latest read, until a write used it.
     token: Option<Option<Cas>>,
@@ -114,7 +115,7 @@ impl LedgerView {
             pending: VecDeque::new(),
             applied: 0,
             seen: Ledger::default(),
-            bytes: Vec::new(),
+            stored: Vec::new(),
             read_at: None,
             token: None,
             written_at: UnixMillis(0),
@@ -388,11 +389,12 @@ impl LedgerView {
         self.read_at = Some(now);
         let (value, cas) = stored.map_or((Vec::new(), None), |stored| (stored.value, stored.cas));
         self.token = Some(cas);
-        if value != self.bytes
+        let head = value.get(..HEADER_BYTES).unwrap_or_default();
+        if head != self.stored
             && let Ok(ledger) = Ledger::decode(&value)
         {
             self.seen = ledger;
-            self.bytes = value;
+            self.stored = head.to_vec();
             self.applied = 0;
             // An older writing of ours lacks what was written since.
             let own = self.seen.head(self.nonce);
@@ -484,7 +486,7 @@ impl LedgerView {
             };
             match store.set(&self.key, &bytes, token.take().flatten()) {
                 Ok(()) => {
-                    self.written(bytes, now);
+                    self.written(&bytes, now);
                     return Synced::Written;
                 }
                 Err(StoreError::CasMismatch) => {}
@@ -494,8 +496,8 @@ impl LedgerView {
         Synced::LostRace
     }
 
-    fn written(&mut self, bytes: Vec<u8>, now: UnixMillis) {
-        self.bytes = bytes;
+    fn written(&mut self, bytes: &[u8], now: UnixMillis) {
+        self.stored = bytes.get(..HEADER_BYTES).unwrap_or_default().to_vec();
         self.pending.clear();
         self.truth.written();
         self.applied = 0;

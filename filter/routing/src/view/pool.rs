@@ -7,7 +7,7 @@ use berth_shared_state::pod::{PodAddress, PodKey};
 use berth_shared_state::sealed::{HEADER_BYTES, SealError};
 use berth_shared_state::snapshot::Snapshot;
 use berth_shared_state::store::{SharedData, StoreError};
-use berth_shared_state::table::{self, PodRow};
+use berth_shared_state::table::{self, PodRow, Table};
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use fastrand::Rng;
 
@@ -108,7 +108,7 @@ impl PoolView {
         }
         let table = table::decode(&value).map_err(TableError::Unreadable)?;
         self.head = head.to_vec();
-        self.keys = table.pods.iter().map(|row| row.address.key()).collect();
+        self.name_keys(&table);
         // What is in flight now, beside what the table shows. Where the ledger cannot be read, the copy serves.
         let _ = self.ledger.refresh(store, now);
         let counted_at = table.discovery.at;
@@ -133,6 +133,15 @@ impl PoolView {
         self.field = None;
         self.filled.clear();
         Ok(true)
+    }
+
+    /// The pods' keys. Mostly the pods are those of the last table, and each key is a hash of a text.
+    fn name_keys(&mut self, table: &Table) {
+        let before = self.snapshot.as_ref().map_or(&[][..], Snapshot::pods);
+        let before = before.iter().map(|row| row.address);
+        if !before.eq(table.pods.iter().map(|row| row.address)) {
+            self.keys = table.pods.iter().map(|row| row.address.key()).collect();
+        }
     }
 
     /// ASCII bytes per token, as far as it shows.
