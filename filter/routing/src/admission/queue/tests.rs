@@ -108,7 +108,7 @@ fn flows_take_turns_when_there_is_room_for_one_at_a_time() {
         queue.go(first.0);
         // There is no room for these.
         let second = queue.next(0, &[]).map(|item| item.flow);
-        queue.next(0, &second.into_iter().collect::<Vec<_>>());
+        let _ = queue.next(0, &second.into_iter().collect::<Vec<_>>());
     }
     assert_eq!(gone, (0..20).collect::<Vec<_>>());
 }
