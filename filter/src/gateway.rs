@@ -9,8 +9,8 @@ use berth_filter_routing::ledger::Outcome;
 use berth_filter_routing::prefix::{Blocks, Hasher};
 use berth_filter_routing::request::{Api, Facts, ModelsQuestion, PassReason};
 use berth_filter_routing::view::{Counts, Request, Steering, View};
-use berth_shared_state::config::{BodyMode, Config, Pool};
-use berth_shared_state::limits::TICK;
+use berth_shared_state::config::{Affinity, BodyMode, Config, Pool};
+use berth_shared_state::limits::{AFFINITY_KEY_MIN_BYTES, TICK};
 use berth_shared_state::names::{self, Keys};
 use berth_shared_state::pod::PodAddress;
 use berth_shared_state::reports::{self, Outbox};
@@ -60,7 +60,8 @@ impl Gateway {
                 "this host has no timers ({error}): pods cannot be polled, and a worker that dies is forgotten later"
             );
         }
-        let view = View::new(Rc::clone(&config), seed(), seed());
+        let mut view = View::new(Rc::clone(&config), seed(), seed());
+        seal(&config, &mut view);
         let keys = config.pools.iter().map(Keys::of);
         let (outboxes, refresh) = keys.map(|keys| (Outbox::new(keys.reports), keys.refresh)).unzip();
         Some(Self {
@@ -100,12 +101,27 @@ impl Gateway {
         self.config.status.decision_header
     }
 
-    /// Steering inputs from the headers that the config trusts.
+    /// Steering inputs from the sources that the config trusts.
     pub fn steering(&self, headers: &[(&str, &[u8])]) -> Steering {
-        Steering {
+        let trust = &self.config.trust;
+        let told = trust.filters.iter().filter_map(|told| {
+            let path: Vec<&str> = told.path.iter().map(String::as_str).collect();
+            Some((told.input.as_str(), host::property(&path).ok()?))
+        });
+        let mut steering = Steering {
             pool: self.pool_by_route(),
-            ..Steering::from_headers(&self.config.trust, headers.iter().copied())
+            ..Steering::from_headers(trust, headers.iter().copied()).told(told)
+        };
+        let by_cookie = |pool: &Pool| matches!(pool.routing.affinity, Affinity::Cookie { .. });
+        if self.config.pools.iter().any(by_cookie) {
+            steering.take_cookies(headers.iter().copied());
         }
+        steering
+    }
+
+    /// The cookie by which the client's session finds this pod again.
+    pub fn cookie(&self, id: u32, pod: PodAddress) -> Option<String> {
+        self.view.cookie(id.into(), pod, host::now())
     }
 
     /// The pool to which the proxy's own route leads, by its name.
@@ -352,6 +368,27 @@ impl Gateway {
             }
         }
         overdue.into_iter().map(Resume).collect()
+    }
+}
+
+/// Gives the view the secrets that seal cookies. A pool without one has no affinity, rather than one that can be forged.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the VM's environment is where secrets come from"
+)]
+fn seal(config: &Config, view: &mut View) {
+    for (index, pool) in config.pools.iter().enumerate() {
+        let Affinity::Cookie { key, .. } = &pool.routing.affinity else {
+            continue;
+        };
+        let secret = std::env::var(key).unwrap_or_default();
+        if !view.seal(index, secret.as_bytes()) {
+            log::warn!(
+                "pool {}: the variable {key} holds no secret of {AFFINITY_KEY_MIN_BYTES} bytes: no cookies are set \
+                 or believed; does the plugin's configuration pass it to the VM?",
+                pool.name
+            );
+        }
     }
 }
 

@@ -352,6 +352,12 @@ impl Stream {
         self.response.streams = kind.starts_with(b"text/event-stream");
         let pod = self.served(gateway);
         self.report(gateway, pod);
+        if let Some(cookie) = pod
+            .filter(|_| (200..300).contains(&self.response.status))
+            .and_then(|pod| gateway.cookie(self.id, pod))
+        {
+            let _ = host::add_header(Map::Response, "set-cookie", cookie.as_bytes());
+        }
         if end {
             self.response.first_byte = true;
         }

@@ -29,12 +29,13 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh64::xxh64;
 
 pub use reference::{json_schema, reference_markdown};
+pub(crate) use values::label_byte;
 pub use values::{duration_text, nearest, size_text};
 
 use crate::discovery::range::Range;
 use crate::pod::PodAddress;
 use crate::sample::Engine;
-use crate::units::Millis;
+use crate::units::{Millis, Tokens};
 
 /// The whole document, valid by construction.
 #[derive(Clone, Debug, PartialEq)]
@@ -115,6 +116,8 @@ pub struct Pool {
     pub adapters: Adapters,
     /// Decision behaviour.
     pub routing: Routing,
+    /// Labels that the config gives to pods.
+    pub labels: Vec<Labelled>,
 }
 
 impl Pool {
@@ -126,8 +129,10 @@ impl Pool {
         let scrape = &self.scrape;
         let pages = (&scrape.path, scrape.port, &scrape.cluster, &scrape.address_header);
         let read = (self.engine, pages, &scrape.headers, scrape.tls);
+        let labels: Vec<&str> = self.routing.label_names().collect();
+        let labelled = (labels, &self.labels);
         // Nothing of this can fail to be written.
-        let bytes = postcard::to_extend(&(&self.discovery, &self.allow, read), Vec::new());
+        let bytes = postcard::to_extend(&(&self.discovery, &self.allow, read, labelled), Vec::new());
         xxh64(&bytes.unwrap_or_default(), 0)
     }
 }
@@ -281,6 +286,69 @@ pub struct Routing {
     pub stale_after: Millis,
     /// Memory of what was sent where.
     pub prefix: Prefix,
+    /// Whose requests cost less where they were served last.
+    pub affinity: Affinity,
+    /// Labels, `name=value`, that a pod must have.
+    pub require: Vec<String>,
+    /// The label by whose value retries stay apart.
+    pub retry_apart: Option<String>,
+    /// What one pod may have.
+    pub caps: Caps,
+    /// Time in which the share of a new pod grows; zero = it is whole at once.
+    pub slow_start: Millis,
+}
+
+impl Routing {
+    /// Names of the labels that a decision looks at: no others are kept.
+    pub fn label_names(&self) -> impl Iterator<Item = &str> {
+        let required = self.require.iter().filter_map(|label| label.split_once('='));
+        required.map(|(name, _)| name).chain(self.retry_apart.as_deref())
+    }
+}
+
+/// What tells the sessions of a pool apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Affinity {
+    /// Nothing.
+    #[default]
+    None,
+    /// The trusted header [`crate::names::SESSION`].
+    Session,
+    /// A cookie that Berth sets.
+    Cookie {
+        /// The variable with the secret that seals it.
+        key: String,
+        /// How long it counts.
+        max_age: Millis,
+    },
+}
+
+/// What one pod may have; `None` = as much as comes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Caps {
+    /// Requests, running and queued.
+    pub requests: Option<u32>,
+    /// KV tokens in use.
+    pub tokens: Option<Tokens>,
+}
+
+/// A label, `name=value`, and the pods that the config gives it to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Labelled {
+    /// The label.
+    pub label: String,
+    /// By their addresses ...
+    pub pods: Vec<PodAddress>,
+    /// ... or by ranges of them.
+    pub ranges: Vec<Range>,
+}
+
+impl Labelled {
+    /// Whether a pod has it.
+    #[must_use]
+    pub fn has(&self, pod: PodAddress) -> bool {
+        self.pods.contains(&pod) || self.ranges.iter().any(|range| range.contains(pod.socket().ip()))
+    }
 }
 
 /// The prefix index of a pool.
@@ -298,6 +366,17 @@ pub struct Trust {
     /// Headers of a declared trusted hop, in lower case. Only names in
     /// [`crate::names::TRUSTABLE`].
     pub headers: Vec<String>,
+    /// What filters before Berth tell. They win over headers.
+    pub filters: Vec<Told>,
+}
+
+/// A steering input that a filter before Berth tells.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Told {
+    /// Which one: a name in [`crate::names::TELLABLE`].
+    pub input: String,
+    /// The path of the property that has its value, as Envoy spells it.
+    pub path: Vec<String>,
 }
 
 /// What clients are told about models.

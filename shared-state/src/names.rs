@@ -24,6 +24,8 @@ pub const FAIRNESS_ID: [&str; 2] = ["x-gateway-inference-fairness-id", "x-llm-d-
 pub const REQUEST_TIMEOUT_MS: &str = "x-gateway-request-timeout-ms";
 /// Session identity for affinity.
 pub const SESSION: &str = "x-session-id";
+/// Begins the name of the cookie by which a session finds its pod; the pool's name follows.
+pub const COOKIE_PREFIX: &str = "berth-";
 /// Asks a pod to report its load in the answer, as `TEXT` or `JSON` (ORCA; vLLM, Triton).
 pub const LOAD_FORMAT: &str = "endpoint-load-metrics-format";
 /// The report. Removed from the answer unless the client asked for it.
@@ -61,6 +63,16 @@ pub const TRUSTABLE: [&str; 9] = [
     FAIRNESS_ID[1],
     MODEL_NAME,
     BASE_MODEL_NAME,
+    REQUEST_TIMEOUT_MS,
+    SESSION,
+];
+
+/// Those of [`TRUSTABLE`] that a filter before Berth can tell, under one name each.
+pub const TELLABLE: [&str; 6] = [
+    ENDPOINT_SUBSET,
+    OBJECTIVE[0],
+    FAIRNESS_ID[0],
+    MODEL_NAME,
     REQUEST_TIMEOUT_MS,
     SESSION,
 ];

@@ -1,7 +1,8 @@
 //! One decision with its reasons as data.
 //!
 //! ```text
-//! pods -> ready, in the subset -> can serve the name -> awake -> long enough -> cost each -> pick three
+//! pods -> ready, in the subset, with the labels -> can serve the name -> awake -> long enough -> below the caps
+//!      -> cost each -> pick three
 //! ```
 //!
 //! Deciding is total and pure: facts, `now` and the random numbers come in, an answer comes out, and
@@ -25,12 +26,17 @@ use crate::request::Facts;
 
 mod agreed;
 mod candidates;
+mod caps;
 pub mod explain;
+mod field;
+mod labels;
 mod pick;
 mod serving;
 mod why;
 
 use candidates::{Candidates, Subset};
+pub use caps::at_cap;
+pub use field::{Drawn, Field, Wish};
 pub(crate) use serving::is_ready;
 pub use serving::{Naming, adapter_key, naming};
 pub use why::{Considered, Excluded, Note, Reason, Rung, Why};
@@ -50,8 +56,10 @@ pub struct Input<'a> {
     pub pool: &'a Pool,
     /// Its table; `None` = no poller has written one.
     pub snapshot: Option<&'a Snapshot>,
-    /// The pods of that table.
+    /// The pods of that table, or some of them.
     pub pods: &'a [PodFacts<'a>],
+    /// Why these; `None` = they are all.
+    pub drawn: Option<Part<'a>>,
     /// What was learned of the pool.
     pub facts: PoolFacts,
     /// The request.
@@ -64,6 +72,15 @@ pub struct Input<'a> {
     pub now: UnixMillis,
     /// Give reasons for every candidate, not only for the endpoints.
     pub in_full: bool,
+}
+
+/// What a decision that sees some pods is told of all of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// What was reckoned of all.
+    pub field: &'a Field,
+    /// Who was drawn: the same pods, in the same order.
+    pub drawn: &'a Drawn,
 }
 
 /// On which terms a request is let go.
@@ -90,6 +107,8 @@ pub struct PodFacts<'a> {
     pub filled: Tokens,
     /// The part, 0 to 1, of this request's prompt that it was sent before and still has room for.
     pub cached: f64,
+    /// It served the session last; what that left there is in `cached`.
+    pub session: bool,
     /// Prefill rate learned of it, tokens per millisecond.
     pub rate: Option<f64>,
     /// It failed a moment ago; avoided until then.
@@ -158,6 +177,11 @@ impl<'a> Ask<'a> {
             prompts: facts.prompts.max(1),
             start: None,
         }
+    }
+
+    /// Tokens of one prompt that are certain. The estimate may be double the truth, so only half of it counts.
+    fn at_least(&self) -> Tokens {
+        Tokens(self.exact.0.max(self.prompt.0 / 2) / u64::from(self.prompts.max(1)))
     }
 
     /// What it takes of a pod that has this part, 0 to 1, of its prompt cached.
@@ -244,11 +268,15 @@ pub fn decide(input: &Input<'_>, rng: &mut Rng) -> Decision {
             None => why.pass(Reason::DiscoveryStale),
         };
     }
+    if !candidates.keep_labelled(snapshot, &mut why) {
+        return why.refuse(503, Reason::LabelsNoMatch);
+    }
     if !candidates.keep_serving(snapshot, &mut why) {
         return why.refuse(404, Reason::ModelUnknown);
     }
     candidates.keep_awake(&mut why);
     candidates.keep_long_enough(&mut why);
+    candidates.keep_below_caps(&mut why);
     candidates.price(&mut why);
     if let Some(admit) = &input.admit
         && !candidates.have_room(admit, &mut why)

@@ -160,6 +160,7 @@ fn message(refusal: &Refusal) -> String {
     match (refusal.reason, &refusal.model) {
         (Reason::ModelUnknown, Some(model)) => unknown_model(model, refusal.near.as_deref()),
         (Reason::ModelUnknown, None) => "The model does not exist.".to_owned(),
+        (Reason::LabelsNoMatch, _) => "No model server of the required kind is ready.".to_owned(),
         (Reason::SubsetNoMatch, _) => "None of the allowed model servers is ready.".to_owned(),
         (Reason::Saturated, _) => {
             "The model servers are full, and others go before this request. Ask again later.".to_owned()

@@ -19,6 +19,7 @@ pub mod prefix;
 
 pub mod admission;
 pub mod catalogue;
+pub mod cookie;
 pub mod cost;
 pub mod decision;
 pub mod header;

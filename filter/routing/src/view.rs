@@ -16,6 +16,7 @@ mod line;
 mod pool;
 mod prefix;
 mod seen;
+mod session;
 mod share;
 mod sizes;
 mod steering;
@@ -76,8 +77,12 @@ struct Routed {
     endpoints: Vec<PodAddress>,
     /// KV tokens that it takes.
     takes: Tokens,
-    /// What the prefix index was told.
-    written: Written,
+    /// What the prefix index was told of the prompt, and of the session.
+    written: [Written; 2],
+    /// Tokens of its context, where a cookie says who holds it.
+    context: Option<Tokens>,
+    /// The client's cookies need not go by plain HTTP.
+    secure: bool,
     /// What it is like, if engines count it as it was read.
     asked: Option<Asked>,
 }
@@ -200,25 +205,40 @@ impl View {
         let chains = view
             .prefix
             .as_ref()
-            .filter(|_| prefix::is_cached(request.facts))
+            .filter(|_| pool.routing.prefix.enabled && prefix::is_cached(request.facts))
             .map(|_| {
                 let salt = request.facts.cache_salt.as_deref().unwrap_or_default();
                 request.prompt.chains(seed(model.unwrap_or_default(), salt))
             });
         let start = chains.as_ref().and_then(|chains| view.beginning(chains));
-        let mut pods = view.pods(pool, now);
-        let found = view.look_up(store, chains.as_ref(), &mut pods);
+        let mut ask = Ask {
+            model,
+            start,
+            ..Ask::new(request.facts, view.bytes_per_token(), view.expected_output(pool))
+        };
+        let session = view.session(pool, request, &ask);
+        ask.start = session.start().or(start);
+        view.look_over(pool, now);
+        let found = view.look_up(store, chains.as_ref());
+        let joined = view.join(store, &session, now);
+        let subset = request.steering.subset.as_deref();
+        // Who asks for all pods, or for some by name, gets them; whether there is room is asked of all, too.
+        let drawn = if subset.is_some() || request.in_full || admit.is_some() {
+            None
+        } else {
+            view.draw(pool, &ask, &joined.held(&found), &mut self.rng, now)
+        };
+        let mut pods = view.pods(pool, drawn.as_ref(), now);
+        pool::note_cached(&mut pods, drawn.as_ref(), &found, chains.as_ref());
+        joined.note(&mut pods, drawn.as_ref());
         let input = decision::Input {
             pool,
             snapshot: view.snapshot(),
             pods: &pods,
+            drawn: view.part(drawn.as_ref()),
             facts: view.facts(),
-            ask: Ask {
-                model,
-                start,
-                ..Ask::new(request.facts, view.bytes_per_token(), view.expected_output(pool))
-            },
-            subset: request.steering.subset.as_deref(),
+            ask,
+            subset,
             admit,
             now,
             in_full: request.in_full,
@@ -227,13 +247,16 @@ impl View {
         decision.why.asked = asked.filter(|_| target.is_some()).map(str::to_owned);
         decision.why.base = catalogue::base_of(pool, view.snapshot(), model).map(str::to_owned);
         if let Action::Route { endpoints, booking } = &decision.action {
-            let written = view.write(store, found, endpoints.first(), booking.context, &pods);
-            self.counts.prefix(&written);
+            let written =
+                [found, joined.found].map(|found| view.write(store, found, endpoints.first(), booking.context, &pods));
+            written.iter().for_each(|written| self.counts.prefix(written));
             let routed = Routed {
                 pool: index,
                 endpoints: endpoints.clone(),
                 takes: booking.context,
                 written,
+                context: view.sealer.as_ref().map(|_| ask.prompt + ask.output),
+                secure: request.steering.secure,
                 asked: Asked::of(request.facts),
             };
             self.book(store, request, routed, *booking, now);
@@ -298,6 +321,9 @@ impl View {
         if let Some(view) = self.routed.get(&id).and_then(|routed| self.pools.get_mut(routed.pool)) {
             self.counts
                 .ledger(view.ledger.first_token(store, id, is_stream, is_good, now));
+            if is_good {
+                self.counts.ledger(view.ledger.answered(store, id, now));
+            }
         }
     }
 
@@ -336,7 +362,9 @@ impl View {
             let filled = view.ledger.ledger().at(serving.key()).filled() + routed.takes;
             let row = view.snapshot().and_then(|snapshot| snapshot.pod(serving));
             let to = row.map(|row| prefix::stamp(row, filled));
-            prefix.take_back(store, &mut routed.written, to);
+            for written in &mut routed.written {
+                prefix.take_back(store, written, to);
+            }
         }
         self.counts
             .ledger(view.ledger.moved(store, id, &failed, serving.key(), now));
@@ -353,7 +381,9 @@ impl View {
             // A client that leaves leaves its prompt in the cache.
             let computed = matches!(outcome, Outcome::Success | Outcome::Abandoned);
             if let Some(prefix) = view.prefix.as_ref().filter(|_| !computed) {
-                prefix.take_back(store, &mut routed.written, None);
+                for written in &mut routed.written {
+                    prefix.take_back(store, written, None);
+                }
             }
             // Engines count what they answered, not what they refused.
             if let Some(asked) = routed.asked.filter(|_| outcome == Outcome::Success) {
@@ -426,6 +456,7 @@ impl View {
             streams: request.facts.stream,
         };
         self.counts.ledger(view.ledger.sent(store, &sent, now));
+        view.sent_adapter(booking.adapter, *first);
         if self.routed.len() >= LEDGER_IN_FLIGHT_MAX {
             self.routed.pop_first();
         }

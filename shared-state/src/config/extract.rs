@@ -7,13 +7,13 @@ use serde::de::value::{Error, StrDeserializer};
 
 use super::check::{Checked, Is, Record};
 use super::{
-    Adapters, Admission, Asks, Body, Config, Discovery, Host, ModelNames, Objective, Pool, PortOf, Prefix, Queue,
-    Rewrite, Routing, Scrape, Service, StatusPage, Target, Trust,
+    Adapters, Admission, Affinity, Asks, Body, Caps, Config, Discovery, Host, Labelled, ModelNames, Objective, Pool,
+    PortOf, Prefix, Queue, Rewrite, Routing, Scrape, Service, StatusPage, Target, Told, Trust,
 };
 use crate::discovery::range::Range;
 use crate::limits::{STALE_AFTER_FLOOR, STALE_AFTER_INTERVALS};
 use crate::pod::PodAddress;
-use crate::units::Millis;
+use crate::units::{Millis, Tokens};
 
 /// The name of a rewrite that applies to all names.
 const CATCH_ALL: &str = "*";
@@ -139,6 +139,7 @@ pub(super) fn config(document: &Record, epoch: u64) -> Config {
         pools,
         trust: Trust {
             headers: document.record("trust").words("headers"),
+            filters: document.record("trust").records("filters", told),
         },
         models: ModelNames {
             list: document.record("models").flag("list"),
@@ -157,6 +158,18 @@ pub(super) fn config(document: &Record, epoch: u64) -> Config {
         role: document.choice("role").unwrap_or_default(),
         host,
         epoch,
+    }
+}
+
+fn told(told: &Record) -> Told {
+    let from = told.record("from");
+    let (at, path): (&[&str], Vec<String>) = match from.word("filter_state") {
+        Some(key) => (&["filter_state"], vec![key]),
+        None => (&["metadata", "filter_metadata"], from.words("metadata")),
+    };
+    Told {
+        input: told.name("input"),
+        path: at.iter().map(|&part| part.to_owned()).chain(path).collect(),
     }
 }
 
@@ -179,6 +192,16 @@ fn pool_of(pool: &Record) -> Pool {
         },
         scrape,
         routing,
+        labels: pool.records("labels", labelled),
+    }
+}
+
+fn labelled(record: &Record) -> Labelled {
+    let pods = record.words("pods");
+    Labelled {
+        label: record.name("label"),
+        pods: pods.iter().filter_map(|text| text.parse().ok()).collect(),
+        ranges: pods.iter().filter_map(|text| text.parse().ok()).collect(),
     }
 }
 
@@ -287,5 +310,24 @@ fn routing(routing: &Record, interval: Millis) -> Routing {
             enabled: routing.record("prefix").flag("enabled"),
             max_bytes: routing.record("prefix").count("max_bytes") as usize,
         },
+        affinity: affinity(routing.record("affinity")),
+        require: routing.words("require"),
+        retry_apart: routing.word("retry_apart"),
+        caps: Caps {
+            requests: routing.number("max_requests").and_then(|max| max.try_into().ok()),
+            tokens: routing.number("max_tokens").map(Tokens),
+        },
+        slow_start: routing.millis("slow_start"),
+    }
+}
+
+fn affinity(affinity: &Record) -> Affinity {
+    match affinity.word("by").as_deref() {
+        Some("session") => Affinity::Session,
+        Some("cookie") => Affinity::Cookie {
+            key: affinity.record("key").name("env"),
+            max_age: affinity.millis("max_age"),
+        },
+        _ => Affinity::None,
     }
 }

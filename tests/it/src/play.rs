@@ -14,6 +14,10 @@ pub trait Proxy {
 
     /// Time passes.
     fn wait(&mut self, millis: u64);
+    /// Time passes between two requests of a burst whose pace does not matter.
+    fn pause(&mut self) {
+        self.wait(AFTER_MILLIS);
+    }
     /// Pods change.
     ///
     /// # Errors
@@ -182,7 +186,10 @@ impl<P: Proxy> Player<'_, P> {
             if !matches!(then, Then::Open | Then::Waits) && seen.served_by.is_some() {
                 self.proxy.go_on(self.sent, then);
             }
-            self.proxy.wait(step.every_ms.unwrap_or(AFTER_MILLIS));
+            match step.every_ms {
+                Some(millis) => self.proxy.wait(millis),
+                None => self.proxy.pause(),
+            }
         }
         for (pod, [least, most]) in &expect.between {
             let count = counts.get(pod).copied().unwrap_or(0);
@@ -204,6 +211,9 @@ fn wrong(expect: &Expect, seen: &Seen, shows_upstream: bool) -> Vec<String> {
         && !pod.has(first)
     {
         wrong.push(format!("went to {first:?}, not to {}", one_of(pod)));
+    }
+    if !seen.list.starts_with(&expect.list) {
+        wrong.push(format!("the list does not begin with {:?}", expect.list));
     }
     if let Some(pod) = &expect.not
         && (pod.has(first) || first.is_empty())

@@ -210,6 +210,8 @@ impl OneOf {
 pub struct Expect {
     /// The first pod of the list.
     pub pod: Option<OneOf>,
+    /// How the list begins.
+    pub list: Vec<String>,
     /// Not the first pod of the list.
     pub not: Option<OneOf>,
     /// The pod that served it after retries.
@@ -311,7 +313,10 @@ impl Scenario {
                 Discovery::Json => json!({"json": {"cluster": LIST_CLUSTER, "path": "/pods"}}),
             };
             pool.insert("discovery".to_owned(), discovery);
-            pools.push(Value::Object(pool));
+            let text = Value::Object(pool).to_string();
+            let known = |name: &str| self.pods.contains_key(name).then(|| address(name));
+            // Only addresses were put in, so it is JSON as before.
+            pools.push(serde_json::from_str(&filled(&text, known)).unwrap_or_default());
         }
         let mut document = self.top.clone();
         document.insert("pools".to_owned(), Value::Array(pools));

@@ -51,7 +51,8 @@ fn the_public_names_are_these() {
 /// Host calls that all supported hosts define with equal types, and the WASI calls of Rust's std.
 /// `proxy_get_metric` and `proxy_get_log_level` must never appear: nginx-family hosts define them
 /// with another arity, and the module would not load.
-const ALLOWED_IMPORTS: [&str; 27] = [
+const ALLOWED_IMPORTS: [&str; 28] = [
+    "env.proxy_add_header_map_value",
     "env.proxy_call_foreign_function",
     "env.proxy_continue_stream",
     "env.proxy_define_metric",

@@ -6,6 +6,7 @@ mod chaos;
 mod contract;
 mod dependencies;
 mod docs;
+mod golden;
 mod hand_over;
 mod manifests;
 mod package;

@@ -5,7 +5,7 @@ use berth_shared_state::pod::PodAddress;
 use berth_shared_state::units::{Millis, Tokens};
 use serde::Serialize;
 
-use super::{Action, Decision, Input, Refusal};
+use super::{Action, Decision, Input, Part, Refusal};
 use crate::cost::{Stage, Terms, Tier, whole};
 
 /// Why a request was not routed by Berth.
@@ -20,6 +20,8 @@ pub enum Reason {
     NoReadyPod,
     /// No ready pod is in the subset that was asked for.
     SubsetNoMatch,
+    /// All ready pods say that they lack a label that the config requires.
+    LabelsNoMatch,
     /// No pod has the model, and all of them said so a moment ago.
     ModelUnknown,
     /// No pod has room for it within its patience.
@@ -32,9 +34,10 @@ pub enum Reason {
 
 impl Reason {
     /// Those with which a request is answered by Berth.
-    pub const REPLIES: [Self; 6] = [
+    pub const REPLIES: [Self; 7] = [
         Self::NoReadyPod,
         Self::SubsetNoMatch,
+        Self::LabelsNoMatch,
         Self::ModelUnknown,
         Self::Saturated,
         Self::QueueFull,
@@ -51,6 +54,7 @@ impl Reason {
             Self::DiscoveryStale => "discovery-stale",
             Self::NoReadyPod => "no-ready-pod",
             Self::SubsetNoMatch => "subset-no-match",
+            Self::LabelsNoMatch => "labels-no-match",
             Self::ModelUnknown => "model-unknown",
             Self::Saturated => "saturated",
             Self::QueueFull => "queue-full",
@@ -77,6 +81,12 @@ pub enum Note {
     Probe,
     /// There is no table: the subset is taken as it stands.
     SubsetAsGiven,
+    /// No pod is known to have the labels that the config requires; those that say nothing are asked.
+    LabelsUnknown,
+    /// Every pod has as much as the config allows.
+    AllAtCap,
+    /// The pod served the session last.
+    Session,
 }
 
 impl Note {
@@ -91,6 +101,9 @@ impl Note {
             Self::ModelUnlisted => "no pod lists the model, but not all were asked lately; the engine will say so",
             Self::Probe => "a pod with frozen gauges gets one request, to see it move",
             Self::SubsetAsGiven => "there is no table, so the subset is taken as it stands",
+            Self::LabelsUnknown => "no pod is known to have the required labels; those that say nothing are asked",
+            Self::AllAtCap => "every pod has as much as the config allows",
+            Self::Session => "the pod served the session last",
         }
     }
 }
@@ -121,6 +134,9 @@ pub struct Excluded {
     /// Outside the subset.
     #[serde(skip_serializing_if = "none")]
     pub subset: u32,
+    /// Without a label that the config requires.
+    #[serde(skip_serializing_if = "none")]
+    pub labels: u32,
     /// Without the model, or less certain to have it than others.
     #[serde(skip_serializing_if = "none")]
     pub model: u32,
@@ -130,6 +146,12 @@ pub struct Excluded {
     /// The prompt is longer than they allow.
     #[serde(skip_serializing_if = "none")]
     pub too_long: u32,
+    /// With as much as the config allows.
+    #[serde(skip_serializing_if = "none")]
+    pub at_cap: u32,
+    /// Of many pods some are looked at, and not these.
+    #[serde(skip_serializing_if = "none")]
+    pub not_drawn: u32,
 }
 
 fn no_tokens(tokens: &Tokens) -> bool {
@@ -143,14 +165,17 @@ fn none(count: &u32) -> bool {
 impl Excluded {
     /// Name and count of each rule.
     #[must_use]
-    pub const fn named(&self) -> [(&'static str, u32); 6] {
+    pub const fn named(&self) -> [(&'static str, u32); 9] {
         [
             ("not ready", self.not_ready),
             ("draining", self.draining),
             ("outside the subset", self.subset),
+            ("without the labels", self.labels),
             ("without the model", self.model),
             ("asleep", self.asleep),
             ("too short for the prompt", self.too_long),
+            ("at their cap", self.at_cap),
+            ("not drawn", self.not_drawn),
         ]
     }
 }
@@ -248,7 +273,7 @@ impl Why {
             waited: None,
             rung: None,
             candidates: 0,
-            excluded: Excluded::default(),
+            excluded: input.drawn.map_or_else(Excluded::default, Part::excluded),
             notes: Vec::new(),
             considered: Vec::new(),
         }

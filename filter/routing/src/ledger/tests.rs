@@ -129,12 +129,14 @@ fn what_the_latest_sample_shows_is_folded_without_changing_the_sums() {
         truth.sent(id, in_flight(A, 1000 + id));
     }
     for id in 0..3 {
-        truth.get_mut(id).unwrap().answered_at = Some(at(1500));
+        let mut request = *truth.get(id).unwrap();
+        request.answered_at = Some(at(1500));
+        truth.replace(id, request);
     }
     truth.end(0, at(1700));
     truth.sent(9, in_flight(A, 2500));
     // Generating 1 and 2, unanswered 3 to 5, all before the sample; 9 after it; 0 is forgotten.
-    let records = truth.records(at(3000), 100, |_| Some(at(2000)));
+    let records = truth.all(at(3000), 100, |_| Some(at(2000))).0;
     let counted: Vec<u32> = records.iter().map(|(_, record)| record.count).collect();
     assert_eq!(counted, [3, 1, 2]);
     let ledger = ledger_of(records);
@@ -144,7 +146,7 @@ fn what_the_latest_sample_shows_is_folded_without_changing_the_sums() {
         Some((at(1003), Millis(100)))
     );
     // Before that sample came, with the older one: nothing was folded and 0 was still counted.
-    let records = truth.records(at(1800), 100, |_| Some(at(1000)));
+    let records = truth.all(at(1800), 100, |_| Some(at(1000))).0;
     assert_eq!(records.len(), 6);
 }
 
@@ -156,7 +158,7 @@ fn records_are_bounded_and_folding_keeps_the_sums() {
         for id in 0..requests {
             truth.sent(id, in_flight(A, 100_000 - 8 * (requests - id)));
         }
-        let records = truth.records(at(100_000), 64, |_| None);
+        let records = truth.all(at(100_000), 64, |_| None).0;
         assert_eq!(records.len(), expected, "{requests} requests");
         let own = ledger_of(records).own(A, None);
         assert_eq!(u64::from(own.unanswered), requests);
@@ -182,7 +184,7 @@ fn in_flight(pod: PodKey, sent_at: u64) -> InFlight {
 
 fn ledger_of(records: Vec<(PodKey, Record)>) -> Ledger {
     let mut ledger = Ledger::default();
-    ledger.replace(1, at(0), |_| records, &[], &[]);
+    ledger.replace(1, at(0), &records, &[], &[]);
     ledger
 }
 
@@ -385,12 +387,12 @@ fn views_are_bounded_and_the_most_silent_one_makes_room() {
     let mut ledger = Ledger::default();
     let records = || vec![(A, record_of(0))];
     for nonce in 0..LEDGER_VIEWS_MAX as u64 {
-        ledger.replace(nonce, at(1000 + nonce), |_| records(), &[], &[]);
+        ledger.replace(nonce, at(1000 + nonce), &records(), &[], &[]);
     }
     assert_eq!(ledger.own(A, None).unanswered, 256);
-    ledger.replace(0, at(2000), |_| records(), &[], &[]);
+    ledger.replace(0, at(2000), &records(), &[], &[]);
     assert_eq!((ledger.views.len(), ledger.own(A, None).unanswered), (256, 256));
-    ledger.replace(999, at(2000), |_| records(), &[], &[]);
+    ledger.replace(999, at(2000), &records(), &[], &[]);
     assert_eq!((ledger.views.len(), ledger.own(A, None).unanswered), (256, 256));
     assert!(ledger.views.iter().all(|head| head.nonce != 1));
     let mut slots: Vec<u8> = ledger.views.iter().map(|head| head.slot).collect();
@@ -416,7 +418,7 @@ fn record_of(slot: u8) -> Record {
 #[test]
 fn a_clock_that_steps_back_does_not_keep_the_dead_alive() {
     let mut ledger = Ledger::default();
-    ledger.replace(1, at(1_000_000), |_| vec![(A, record_of(0))], &[], &[]);
+    ledger.replace(1, at(1_000_000), &[(A, record_of(0))], &[], &[]);
     ledger.drop_silent(at(995_000));
     assert_eq!(ledger.own(A, None).unanswered, 1);
     ledger.drop_silent(at(994_999));
@@ -778,9 +780,9 @@ fn a_full_ledger_of_a_large_pool_fits_one_value() {
             sent_at: at(1_700_000_000_000),
             ..record_of(0)
         };
-        let records = (0..256).map(|n| (PodKey(u64::MAX - n), record)).collect();
+        let records: Vec<_> = (0..256).map(|n| (PodKey(u64::MAX - n), record)).collect();
         let in_use: Vec<_> = (0..256).map(|n| (PodKey(u64::MAX - n), u64::MAX - n)).collect();
-        ledger.replace(u64::MAX - view, at(1_700_000_000_000), |_| records, &in_use, &[]);
+        ledger.replace(u64::MAX - view, at(1_700_000_000_000), &records, &in_use, &[]);
     }
     let bytes = ledger.encode().unwrap();
     assert!(bytes.len() < 300 << 10, "{} bytes", bytes.len());
@@ -827,18 +829,16 @@ fn pods_out_of_order_are_damage() {
 /// changes, raise `sealed::SCHEMA`.
 #[test]
 fn the_bytes_are_pinned() {
+    let generating = Record {
+        phase: Phase::Generating { answered_at: at(200) },
+        sent_at: at(100),
+        ..record_of(0)
+    };
     let mut ledger = Ledger::default();
     ledger.replace(
         7,
         at(300),
-        |_| {
-            let generating = Record {
-                phase: Phase::Generating { answered_at: at(200) },
-                sent_at: at(100),
-                ..record_of(0)
-            };
-            vec![(PodKey(5), generating)]
-        },
+        &[(PodKey(5), generating)],
         &[(PodKey(5), 8)],
         &[Waiting {
             priority: -1,
@@ -858,8 +858,11 @@ fn the_bytes_are_pinned() {
         1, 5, 172, 2,                           // one pod: key 5, used at 300
         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,        // incarnation 0, rate 0.0, no samples, never observed
         1, 9, 100,                              // one adapter, sent at 100
-        0, 0, 0, 0, 0,                          // no tokens sent, no strikes, charged at 0, not avoided, no error
-        1, 0, 1, 100, 220, 11, 1, 200, 1,       // one record: slot 0, 1 request, sent at 100, 1500 tokens, generating since 200
+        0, 0, 0, 0, 0, 0,                       // no tokens sent, no strikes, charged at 0, closed, no probe, no error
+        27,                                     // one record: 27 bytes
+        200, 0, 0, 0, 0, 0, 0, 0,               // the last thing was at 200
+        0, 1, 1, 0, 0, 100, 0, 0,               // slot 0, generating, 1 request, sent 100 before,
+        220, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0,      // 1500 tokens, answered 0 before
         1, 0, 8,                                // one adapter in use: slot 0
     ];
     let bytes = ledger.encode().unwrap();

@@ -24,7 +24,7 @@ pub(super) static ADMISSION: Section = Section {
                 max: limits::OBJECTIVES_MAX,
             }),
             Preset::Empty,
-            "Named priorities. A request names one in `x-gateway-inference-objective` (or `x-llm-d-inference-objective`), which `trust.headers` must name. Without one, or with a name that is not here, its priority is 0.",
+            "Named priorities. A request names one in `x-gateway-inference-objective` (or `x-llm-d-inference-objective`), which `trust` must name. Without one, or with a name that is not here, its priority is 0.",
         ),
         field(
             "patience",
@@ -71,7 +71,7 @@ static OBJECTIVE: Section = Section {
 
 static QUEUE: Section = Section {
     path: "admission.queue",
-    doc: "Requests that wait in the proxy, one queue per pool and worker. Between priorities the higher goes first; within one, tenants (`x-gateway-inference-fairness-id`, which `trust.headers` must name) share by tokens; within a tenant, first come, first served. When it is full, the youngest of the lowest priority gives way, and within a priority the youngest of the tenant with most tokens waiting: 429.",
+    doc: "Requests that wait in the proxy, one queue per pool and worker. Between priorities the higher goes first; within one, tenants (`x-gateway-inference-fairness-id`, which `trust` must name) share by tokens; within a tenant, first come, first served. When it is full, the youngest of the lowest priority gives way, and within a priority the youngest of the tenant with most tokens waiting: 429.",
     fields: &[
         field(
             "enabled",

@@ -23,10 +23,11 @@ use berth_tests_it::play::{Proxy, Seen, WORKERS};
 use berth_tests_it::scenario::{Life, Request, Says, Scenario, Then};
 use berth_tests_it::world::{Attempt, Shared, World};
 
-use super::{LATENCY_MILLIS, START_MILLIS, address, document};
+use super::{LATENCY_MILLIS, Lot, START_MILLIS, document};
 
 /// See the module.
 pub struct Core {
+    lot: Lot,
     config: Rc<Config>,
     world: Shared,
     store: MemoryStore,
@@ -61,12 +62,13 @@ struct Flight {
 
 impl Core {
     /// The scenario's proxy, with its first pages read if there is a service.
-    pub fn new(scenario: &Scenario) -> Result<Self, String> {
-        let (_, config) = document(scenario)?;
+    pub fn new(scenario: &Scenario, lot: Lot) -> Result<Self, String> {
+        let (_, config) = document(scenario, lot)?;
         let config = Rc::new(config);
-        let world = World::new(scenario, START_MILLIS as f64 / 1000.0, address)?;
-        let view = |worker| View::new(Rc::clone(&config), worker, worker);
+        let world = World::new(scenario, START_MILLIS as f64 / 1000.0, |index| lot.address(index))?;
+        let view = |worker| View::new(Rc::clone(&config), worker, lot.seed(worker));
         let mut core = Self {
+            lot,
             world: Rc::new(RefCell::new(world)),
             store: MemoryStore::default(),
             now: UnixMillis(START_MILLIS),
@@ -205,6 +207,10 @@ impl Proxy for Core {
                 self.tick();
             }
         }
+    }
+
+    fn pause(&mut self) {
+        self.wait(self.lot.pace());
     }
 
     fn set(&mut self, pod: &str, keys: &serde_json::Value) -> Result<(), String> {

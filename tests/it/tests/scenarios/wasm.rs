@@ -19,7 +19,7 @@ use berth_tests_it::scenario::{LIST_CLUSTER, Life, Request, Says, Scenario, Then
 use berth_tests_it::world::{Attempt, Shared, World};
 use serde_json::{Value, json};
 
-use super::{LATENCY_MILLIS, START_MILLIS, address, document};
+use super::{LATENCY_MILLIS, Lot, START_MILLIS, document};
 
 /// The vm_id that filter and service share.
 pub const VM_ID: &str = "berth";
@@ -113,8 +113,10 @@ impl Wasm {
 
     /// The scenario's proxy.
     pub fn of(scenario: &Scenario) -> Result<Self, String> {
-        let (document, config) = document(scenario)?;
-        let world = World::new(scenario, START_MILLIS as f64 / 1000.0, address)?;
+        let (document, config) = document(scenario, Lot::default())?;
+        let world = World::new(scenario, START_MILLIS as f64 / 1000.0, |index| {
+            Lot::default().address(index)
+        })?;
         let world = Rc::new(RefCell::new(world));
         let mut host = process();
         let (answering, pool) = (Rc::clone(&world), config.pools[0].name.clone());
