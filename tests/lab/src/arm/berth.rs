@@ -196,6 +196,7 @@ impl Router for Berth {
                 let listed = fleet.listed();
                 vec![listed[self.rng.below(listed.len() as u64) as usize]]
             }
+            Action::Hold => unreachable!("no queue is configured"),
         }
     }
 
