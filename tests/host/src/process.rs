@@ -30,6 +30,10 @@ pub(crate) struct Process {
     pub(crate) log: Vec<LogLine>,
     pub(crate) log_level: LogLevel,
     pub(crate) fuel_per_callback: u64,
+    /// Largest value that shared data takes where the host has a zone for it, bytes.
+    pub(crate) zone: usize,
+    /// What the real host would not have survived.
+    pub(crate) faults: Vec<String>,
     random: u64,
 }
 
@@ -43,6 +47,8 @@ impl Process {
             log: Vec::new(),
             log_level: LogLevel::Trace,
             fuel_per_callback: settings.fuel_per_callback,
+            zone: settings.zone,
+            faults: Vec::new(),
             random: settings.seed,
         }
     }
