@@ -79,7 +79,7 @@ pub enum Role {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Host {
-    /// Not named: taken for Envoy.
+    /// Not named: found out by what the host answers.
     #[default]
     Auto,
     /// Envoy, also as Istio's or Envoy Gateway's.
@@ -405,6 +405,17 @@ impl Config {
             Ok(extract::config(record, xxh64(document, 0)))
         } else {
             Err(errors)
+        }
+    }
+
+    /// The proxy is this one, by the config's word or because it was found out: what it cannot do is off.
+    pub fn settle(&mut self, host: Host) {
+        self.host = host;
+        if matches!(host, Host::Nginx | Host::Kong) {
+            // Megabytes of pages would push the table out of a small zone of shared memory.
+            self.pools
+                .iter_mut()
+                .for_each(|pool| pool.routing.prefix.enabled = false);
         }
     }
 

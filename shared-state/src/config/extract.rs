@@ -7,7 +7,7 @@ use serde::de::value::{Error, StrDeserializer};
 
 use super::check::{Checked, Is, Record};
 use super::{
-    Adapters, Asks, Body, Config, Discovery, Host, ModelNames, Pool, PortOf, Prefix, Rewrite, Routing, Scrape, Service,
+    Adapters, Asks, Body, Config, Discovery, ModelNames, Pool, PortOf, Prefix, Rewrite, Routing, Scrape, Service,
     StatusPage, Target, Trust,
 };
 use crate::discovery::range::Range;
@@ -123,11 +123,7 @@ pub(super) fn config(document: &Record, epoch: u64) -> Config {
     let share = document.record("poll").count("budget_per_second") / (pools.len() as u32).max(1);
     pools.iter_mut().for_each(|pool| pool.scrape.per_second = share);
     let host = document.choice("host").unwrap_or_default();
-    if !matches!(host, Host::Auto | Host::Envoy) {
-        // Megabytes of pages would push the table out of a small zone of shared memory.
-        pools.iter_mut().for_each(|pool| pool.routing.prefix.enabled = false);
-    }
-    Config {
+    let mut config = Config {
         pools,
         trust: Trust {
             headers: document.record("trust").words("headers"),
@@ -148,7 +144,9 @@ pub(super) fn config(document: &Record, epoch: u64) -> Config {
         role: document.choice("role").unwrap_or_default(),
         host,
         epoch,
-    }
+    };
+    config.settle(host);
+    config
 }
 
 fn pool_of(pool: &Record) -> Pool {

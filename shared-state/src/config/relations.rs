@@ -27,12 +27,14 @@ pub(super) fn check(document: &Record, report: &mut Report) {
         name(index, pool, &mut seen, report);
         models(index, pool, &mut seen, report);
         routes(index, pool, &mut seen, report);
+        routes_of_envoy(index, document, pool, report);
         staleness(index, pool, report);
         let Some(Is::Record(discovery)) = is(pool, "discovery") else {
             continue;
         };
         addresses(index, discovery, &mut seen, report);
         envoy(index, document, discovery, &mut seen, report);
+        unread(index, document, discovery, report);
         lists(index, discovery, &mut seen, report);
     }
 }
@@ -292,6 +294,40 @@ fn envoy<'a>(index: usize, document: &Record, discovery: &'a Record, seen: &mut 
             "must be the cluster of one pool only, since each pool counts its own requests; pools[{first}] has it too"
         );
         report.add(cluster.at, format!("{path}.cluster"), format!("{name:?}"), rule);
+    }
+}
+
+/// APISIX has no timer that could read a list.
+fn unread(index: usize, document: &Record, discovery: &Record, report: &mut Report) {
+    if other_host(document) != Some("apisix") {
+        return;
+    }
+    for kind in ["kubernetes", "json"] {
+        let asked = discovery
+            .find(kind)
+            .filter(|section| matches!(section.is, Is::Record(_)));
+        if let Some(section) = asked {
+            let rule = format!(
+                "must not be `{kind}` under the host apisix: nothing is read there, so name the pods in `static`"
+            );
+            report.add(
+                section.at,
+                format!("pools[{index}].discovery.{kind}"),
+                "{...}".to_owned(),
+                rule,
+            );
+        }
+    }
+}
+
+/// Only Envoy says by which route a request came.
+fn routes_of_envoy(index: usize, document: &Record, pool: &Record, report: &mut Report) {
+    let (Some(host), Some(routes)) = (other_host(document), pool.find("routes")) else {
+        return;
+    };
+    if matches!(&routes.is, Is::List(names) if !names.is_empty()) {
+        let rule = format!("must be empty under the host {host}: only Envoy says by which route a request came");
+        report.add(routes.at, format!("pools[{index}].routes"), "[...]".to_owned(), rule);
     }
 }
 

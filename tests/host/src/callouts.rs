@@ -97,6 +97,17 @@ struct Open {
     context: u32,
     /// `None` = reset.
     response: Option<Response>,
+    /// `:dispatch_status` of WasmX.
+    ended: &'static str,
+}
+
+/// A callout that is done.
+pub(crate) struct Done {
+    pub(crate) context: u32,
+    /// `None` = no headers.
+    pub(crate) response: Option<Response>,
+    /// How it ended, in a word of WasmX.
+    pub(crate) ended: &'static str,
 }
 
 #[derive(Default)]
@@ -166,7 +177,18 @@ impl Callouts {
             (_, timeout) => silent(timeout),
         };
         let response = response.filter(|_| !no_connection);
-        self.open.insert((vm, token), Open { context, response });
+        let ended = match (&response, after == timeout) {
+            (Some(_), _) => "ok",
+            (None, _) if !resolved => "resolver failure",
+            (None, true) => "timeout",
+            (None, false) => "broken connection",
+        };
+        let open = Open {
+            context,
+            response,
+            ended,
+        };
+        self.open.insert((vm, token), open);
         if let Some(after) = after {
             clock.schedule(after, Event::CalloutDone { vm, token });
         }
@@ -180,10 +202,14 @@ impl Callouts {
         address.is_ok() || self.clusters.contains(target)
     }
 
-    /// Context and response of a callout that is done.
-    pub(crate) fn take(&mut self, vm: VmUid, token: u32) -> Option<(u32, Option<Response>)> {
+    /// A callout that is done.
+    pub(crate) fn take(&mut self, vm: VmUid, token: u32) -> Option<Done> {
         let open = self.open.remove(&(vm, token))?;
-        Some((open.context, open.response))
+        Some(Done {
+            context: open.context,
+            response: open.response,
+            ended: open.ended,
+        })
     }
 
     /// Cancels what a VM that is gone had open.
@@ -268,9 +294,11 @@ mod tests {
             .dispatch(&mut clock, ENVOY, 4, call(timeout))
             .expect("accepted");
         clock.next_due(Duration::from_secs(3600))?;
-        let (context, response) = callouts.take(1, 4).expect("open");
-        assert_eq!(context, 1);
-        let status = response.map(|r| r.headers.get(":status").expect("status").to_owned());
+        let done = callouts.take(1, 4).expect("open");
+        assert_eq!(done.context, 1);
+        let status = done
+            .response
+            .map(|r| r.headers.get(":status").expect("status").to_owned());
         Some((clock.now(), status))
     }
 
@@ -319,12 +347,12 @@ mod tests {
     #[test]
     fn an_nginx_module_dials_addresses_and_shows_each_failure_as_no_headers() {
         #[track_caller]
-        fn check(target: &str, answer: Answer, timeout: Option<Duration>, status: Option<&str>, at: Duration) {
+        fn check(target: &str, answer: Answer, status: Option<&str>, ended: &str, at: Duration) {
             let mut callouts = Callouts::default();
             let mut clock = Clock::new(Duration::ZERO);
             callouts.add_cluster("known.test:80");
             callouts.set_responder(Box::new(move |_| answer.clone()));
-            let mut call = call(timeout);
+            let mut call = call(Some(9 * MS));
             call.cluster = target.to_owned();
             call.headers.remove(":authority");
             let from = Caller {
@@ -333,22 +361,23 @@ mod tests {
             };
             callouts.dispatch(&mut clock, from, 4, call).expect("accepted");
             clock.next_due(Duration::from_secs(3600)).expect("an answer");
-            let (_, response) = callouts.take(1, 4).expect("open");
-            let found = response.map(|r| r.headers.get(":status").expect("status").to_owned());
-            assert_eq!((found.as_deref(), clock.now()), (status, at), "{target}");
+            let done = callouts.take(1, 4).expect("open");
+            let found = done
+                .response
+                .map(|r| r.headers.get(":status").expect("status").to_owned());
+            assert_eq!(
+                (found.as_deref(), done.ended, clock.now()),
+                (status, ended, at),
+                "{target}"
+            );
         }
         let ok = Answer::reply(200, "x").after(MS);
-        check("10.0.0.1:8000", ok.clone(), Some(9 * MS), Some("200"), MS);
-        check("[fd00::1]:8000", ok.clone(), Some(9 * MS), Some("200"), MS);
-        check("known.test:80", ok.clone(), Some(9 * MS), Some("200"), MS);
-        check("other.test:80", ok, Some(9 * MS), None, Duration::ZERO);
-        check("10.0.0.1:8000", Answer::Silence, Some(9 * MS), None, 9 * MS);
-        check(
-            "10.0.0.1:8000",
-            Answer::ConnectFailure { after: MS },
-            Some(9 * MS),
-            None,
-            MS,
-        );
+        check("10.0.0.1:8000", ok.clone(), Some("200"), "ok", MS);
+        check("[fd00::1]:8000", ok.clone(), Some("200"), "ok", MS);
+        check("known.test:80", ok.clone(), Some("200"), "ok", MS);
+        check("other.test:80", ok, None, "resolver failure", Duration::ZERO);
+        check("10.0.0.1:8000", Answer::Silence, None, "timeout", 9 * MS);
+        let refused = Answer::ConnectFailure { after: MS };
+        check("10.0.0.1:8000", refused, None, "broken connection", MS);
     }
 }

@@ -419,9 +419,10 @@ impl Host {
     /// `onHttpCallSuccess` or `onHttpCallFailure`.
     fn deliver(&mut self, uid: VmUid, token: u32) {
         let taken = self.process.borrow_mut().callouts.take(uid, token);
-        let (Some((context, response)), Some(vm)) = (taken, self.vms.get_mut(&uid)) else {
+        let (Some(done), Some(vm)) = (taken, self.vms.get_mut(&uid)) else {
             return;
         };
+        let (context, response) = (done.context, done.response);
         let stream = match vm.state().contexts.get(&context) {
             Some(Context::Stream(stream)) => Some(stream.clone()),
             _ => None,
@@ -430,10 +431,12 @@ impl Host {
             .as_ref()
             .map_or((0, 0), |r| (r.headers.len() as u32, r.body.len() as u32));
         vm.state_mut().callout = response.map(|response| (context, response));
+        vm.state_mut().dispatch_status = done.ended;
         let args = [context, token, headers, body, 0];
         self.enter(uid, context, "proxy_on_http_call_response", &args);
         if let Some(vm) = self.vms.get_mut(&uid) {
             vm.state_mut().callout = None;
+            vm.state_mut().dispatch_status = "";
         }
         if let Some(stream) = stream {
             self.call_is_over(&stream);

@@ -251,7 +251,9 @@ impl Stream {
         data.instance = instance;
         let made: Vec<String> = data.plugin.variables.clone();
         data.variables.extend(made.into_iter().map(|name| (name, Vec::new())));
-        data.variables.insert("pid".to_owned(), b"4711".to_vec());
+        let known = [("pid", "4711"), ("server_protocol", "HTTP/1.1")];
+        let known = known.map(|(name, value)| (name.to_owned(), value.into()));
+        data.variables.extend(known);
         if dialect == Dialect::Apisix {
             data.variables.insert(nginx::WANTS_BODY.to_owned(), Vec::new());
         }

@@ -78,6 +78,8 @@ pub(crate) struct VmState {
     pub(crate) configuration: Option<Rc<Plugin>>,
     /// Context and response of the callout being delivered.
     pub(crate) callout: Option<(u32, Response)>,
+    /// How it ended, where WasmX says it.
+    pub(crate) dispatch_status: &'static str,
     pub(crate) actions: VecDeque<Action>,
     pub(crate) metric_ids: MetricIds,
     pub(crate) last_token: u32,
@@ -200,6 +202,7 @@ impl Vm {
             starting: false,
             configuration: None,
             callout: None,
+            dispatch_status: "",
             actions: VecDeque::new(),
             metric_ids: MetricIds::default(),
             last_token: 0,

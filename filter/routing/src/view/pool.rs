@@ -49,13 +49,14 @@ pub(super) struct PoolView {
 }
 
 impl PoolView {
-    pub fn new(pool: &Pool, pools: usize, nonce: u64) -> Self {
+    /// `shares` = workers see each other in shared data.
+    pub fn new(pool: &Pool, pools: usize, nonce: u64, shares: bool) -> Self {
         Self {
             table_key: Keys::of(pool).table,
             ledger: LedgerView::new(&pool.name, nonce),
             error: None,
             prefix: PrefixView::new(pool, pools),
-            share: Share::default(),
+            share: if shares { Share::default() } else { Share::unseen() },
             sizes: Sizes::default(),
             seen: Seen::default(),
             beginnings: Beginnings::default(),

@@ -94,6 +94,9 @@ fn set_pairs(guest: &mut Guest<'_>, kind: u32, pairs: u32, size: u32) -> Answere
 fn get_value(guest: &mut Guest<'_>, kind: u32, key: u32, key_size: u32, value_at: u32, size_at: u32) -> Answered {
     let key = read_text(guest, key, key_size)?;
     let state = guest.data();
+    if state.dialect == Dialect::WasmX && kind == 6 && key == ":dispatch_status" {
+        return give(guest, state.dispatch_status.as_bytes(), value_at, size_at);
+    }
     let Some(headers) = readable(state, kind)? else {
         let logging = state.stream().is_some_and(|stream| stream.borrow().logging);
         let status = if logging { Status::NotFound } else { Status::BadArgument };

@@ -52,7 +52,7 @@ struct Flight {
 impl Core {
     /// The scenario's proxy, with its first pages read if there is a service.
     pub fn new(scenario: &Scenario) -> Result<Self, String> {
-        let (_, config) = document(scenario)?;
+        let (_, config) = document(scenario, None)?;
         let config = Rc::new(config);
         let world = World::new(scenario, START_MILLIS as f64 / 1000.0, address)?;
         let view = |worker| View::new(Rc::clone(&config), worker, worker);
