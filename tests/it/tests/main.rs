@@ -7,6 +7,7 @@ mod dependencies;
 mod docs;
 mod hand_over;
 mod manifests;
+mod nginx;
 mod package;
 mod scenarios;
 mod wasm;

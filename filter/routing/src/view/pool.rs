@@ -79,7 +79,11 @@ impl PoolView {
             return Ok(false);
         }
         self.read_at = Some(now);
-        let read = self.read(store, now);
+        let mut read = self.read(store, now);
+        if matches!(read, Err(TableError::Unreadable(_))) && self.snapshot.is_none() {
+            // Torn, most likely: WasmX copies a value after it has let its lock go. An older copy would serve till then.
+            read = self.read(store, now);
+        }
         self.error = read.err();
         read
     }

@@ -82,7 +82,11 @@ fn edit(guest: &mut Guest<'_>, kind: u32, change: impl FnOnce(&mut Headers)) -> 
 }
 
 fn get_pairs(guest: &mut Guest<'_>, kind: u32, pairs_at: u32, size_at: u32) -> Answered {
-    let headers = readable(guest.data(), kind)?.unwrap_or_default();
+    let mut headers = readable(guest.data(), kind)?.unwrap_or_default();
+    if guest.data().dialect == Dialect::Apisix {
+        // It knows method, path and status by their names alone.
+        headers.drop_pseudo();
+    }
     give(guest, &encode_pairs(&headers), pairs_at, size_at)
 }
 

@@ -69,7 +69,8 @@ pub fn process_with(cas_rules: CasRules) -> Host {
     })
 }
 
-fn process_of(settings: Settings) -> Host {
+/// An empty proxy process of this kind.
+pub fn process_of(settings: Settings) -> Host {
     let mut host = Host::new(Settings {
         workers: WORKERS,
         start: Duration::from_millis(START_MILLIS),
