@@ -233,7 +233,7 @@ impl Gateway {
 
     /// Tells nginx whom to dial. Kong takes the header.
     pub fn dial(&mut self, pod: PodAddress) {
-        if self.dialect != Dialect::WasmX || self.config.host == Host::Kong {
+        if self.dialect != Dialect::WasmX || self.hops() {
             return;
         }
         let told = host::set_variable(self.dialect, names::VARIABLE_TARGET, pod.to_string().as_bytes());
@@ -243,6 +243,11 @@ impl Gateway {
                 names::VARIABLE_TARGET
             );
         }
+    }
+
+    /// Whether the proxy goes on to itself before it dials the pod, so that it knows of no pod here. It dials the first.
+    pub fn hops(&self) -> bool {
+        self.config.host == Host::Kong
     }
 
     /// A body was announced that the host does not show.

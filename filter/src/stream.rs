@@ -43,6 +43,8 @@ pub struct Stream {
     client_asks: bool,
     /// The pod was asked for a load report.
     reports: bool,
+    /// The first of the pods that it may go to.
+    first: Option<PodAddress>,
     /// The name in the body was replaced: by what, and what it was.
     renamed: Option<(String, String)>,
     restorer: Option<Restorer>,
@@ -89,6 +91,7 @@ impl Stream {
             explained: None,
             client_asks: false,
             reports: false,
+            first: None,
             renamed: None,
             restorer: None,
             response: Response::default(),
@@ -306,8 +309,9 @@ impl Stream {
                 if self.reports && !self.client_asks {
                     let _ = tell(names::LOAD_FORMAT, names::STATE_REPORT, b"TEXT");
                 }
-                if let Some(first) = endpoints.first() {
-                    gateway.dial(*first);
+                self.first = endpoints.first().copied();
+                if let Some(first) = self.first {
+                    gateway.dial(first);
                 }
             }
             Err(error) => {
@@ -365,6 +369,9 @@ impl Stream {
 
     fn served(&self, gateway: &mut Gateway) -> Option<PodAddress> {
         let dialect = gateway.dialect;
+        if gateway.hops() {
+            return self.first;
+        }
         let pod = outcome::serving_pod(dialect)?;
         gateway.served(self.id, pod, || outcome::attempts(dialect));
         Some(pod)

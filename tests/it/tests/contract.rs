@@ -96,5 +96,10 @@ fn the_artifacts_import_only_what_every_host_defines() {
                 "{artifact} imports {import}"
             );
         }
+        // By name and by type.
+        for dialect in berth_tests_host::Dialect::ALL {
+            let loads = berth_tests_host::loads(&berth_tests_it::artifact(artifact), dialect);
+            assert!(loads.is_ok(), "{artifact} in {dialect:?}: {loads:?}");
+        }
     }
 }

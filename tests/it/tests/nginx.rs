@@ -172,6 +172,29 @@ fn a_pod_that_nginx_could_not_reach_is_avoided() {
     assert_eq!(first(&again), "a");
 }
 
+/// In Kong the filter's own upstream is Kong's second hop.
+#[test]
+fn the_second_hop_of_kong_is_not_taken_for_a_pod() {
+    let mut wasm = proxy(Dialect::WasmX, &idle_and_busy(), json!({"top": {"host": "kong"}}));
+    for number in 0..3 {
+        let stream = wasm.open(0, &tokens(number, 100));
+        let sent = stream.upstream().expect("it went on");
+        let list = sent.headers.get(names::DESTINATION_ENDPOINT).expect("a choice");
+        assert!(list.starts_with("10.0.0.1:8000,"), "request {number} goes to {list}");
+        stream.set_variable("upstream_addr", "127.0.0.1:8002");
+        stream.set_variable("upstream_header_time", "0.010");
+        answers(&mut wasm.host, &stream, "200");
+        stream.response_body(&mut wasm.host, b"{}", true);
+    }
+    assert_eq!(wasm.host.counter("berth.pool.pods.elsewhere"), Some(0));
+    assert_eq!(
+        logged(&wasm.host, LogLevel::Error, "$berth_target"),
+        0,
+        "Kong needs no variable"
+    );
+    wasm.sound().expect("no complaint");
+}
+
 /// A reload of nginx begins with empty zones, and a small zone forgets by itself.
 #[test]
 fn shared_memory_that_is_lost_is_written_anew() {
@@ -280,8 +303,7 @@ fn workers_of_apisix_agree_where_an_adapter_lives() {
         assert_eq!(pods.len(), 1, "{adapter} went to {pods:?}");
         homes.extend(pods);
     }
-    // Eight names all miss one of three pods with a chance of one in eight, and two with one in two thousand; a hash is
-    // the same each time.
+    // By chance all eight would be at one pod once in two thousand times; a hash is the same each time.
     assert!(homes.len() > 1, "all adapters at {homes:?}");
 }
 
