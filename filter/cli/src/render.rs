@@ -170,7 +170,8 @@ pub struct EnvoyArgs {
     /// `discovery.envoy_admin`.
     #[arg(long)]
     pub dns: Vec<String>,
-    /// Who answers with the list of pods, `cluster=name:port`; for `discovery.json`.
+    /// Who answers with the list of pods, in plain text, `cluster=name:port`; for `discovery.json`, and for
+    /// `discovery.kubernetes` where that is not the API itself but something like `kubectl proxy`.
     #[arg(long)]
     pub list: Vec<String>,
     /// The file that says where the token for the Kubernetes API is, as Envoy sees it; for `discovery.kubernetes`.

@@ -21,7 +21,8 @@ pub fn clusters(pools: &[Pool], args: &EnvoyArgs) -> anyhow::Result<String> {
     let mut made: BTreeMap<&str, String> = BTreeMap::new();
     for pool in pools {
         let (asks, text) = match &pool.discovery {
-            Discovery::Kubernetes { asks, .. } => (asks, api(asks, args)),
+            Discovery::Kubernetes { asks, .. } if place(asks, args).is_none() => (asks, api(asks, args)),
+            Discovery::Kubernetes { asks, .. } => (asks, list(asks, args)?),
             Discovery::Json { asks, .. } => (asks, list(asks, args)?),
             Discovery::Static(_) | Discovery::EnvoyAdmin { .. } => continue,
         };
@@ -61,11 +62,16 @@ fn api(asks: &Asks, args: &EnvoyArgs) -> String {
     out
 }
 
+/// Where the question goes in plain text, as the arguments have it.
+fn place<'a>(asks: &Asks, args: &'a EnvoyArgs) -> Option<&'a str> {
+    let mut places = args.list.iter().filter_map(|list| list.split_once('='));
+    places.find(|(name, _)| *name == asks.cluster).map(|(_, place)| place)
+}
+
 fn list(asks: &Asks, args: &EnvoyArgs) -> anyhow::Result<String> {
     let cluster = &asks.cluster;
-    let place = args.list.iter().filter_map(|list| list.split_once('='));
-    let place = place.filter(|(name, _)| name == cluster).map(|(_, place)| place).next();
-    let (host, port) = place.and_then(|place| place.rsplit_once(':')).with_context(|| {
+    let place = place(asks, args).and_then(|place| place.rsplit_once(':'));
+    let (host, port) = place.with_context(|| {
         format!("somebody has the list of cluster {cluster:?}: say where with --list {cluster}=name:port")
     })?;
     let port: u16 = port.parse().context("--list must be cluster=name:port")?;
