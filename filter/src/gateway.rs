@@ -2,15 +2,16 @@
 
 use std::rc::Rc;
 
+use berth_filter_routing::admission;
 use berth_filter_routing::decision::{Action, Decision, Reason};
 use berth_filter_routing::hold::Hold;
 use berth_filter_routing::ledger::Outcome;
 use berth_filter_routing::prefix::{Blocks, Hasher};
 use berth_filter_routing::request::{Api, Facts, ModelsQuestion, PassReason};
 use berth_filter_routing::view::{Counts, Request, Steering, View};
-use berth_shared_state::config::{BodyMode, Config, Host, Pool};
+use berth_shared_state::config::{Affinity, BodyMode, Config, Host, Pool};
 use berth_shared_state::dialect::Dialect;
-use berth_shared_state::limits::TICK;
+use berth_shared_state::limits::{AFFINITY_KEY_MIN_BYTES, TICK};
 use berth_shared_state::names::{self, Keys};
 use berth_shared_state::pod::PodAddress;
 use berth_shared_state::reports::{self, Outbox};
@@ -20,7 +21,7 @@ use berth_shared_state::unpolled::Unpolled;
 use berth_shared_state_glue::host::{self, HostStore, MetricKind};
 use berth_shared_state_glue::poller::{Part, PollerRoot, parse, seed};
 use berth_shared_state_glue::stats::Stats;
-use berth_shared_state_glue::vm::Resume;
+use berth_shared_state_glue::vm::{self, Resume};
 use hashbrown::HashMap;
 
 use crate::stream::Stream;
@@ -33,6 +34,9 @@ const BODY_UNREADABLE: &str = "berth.body_unreadable";
 
 /// Stat: questions for models that were answered here.
 const MODELS_ANSWERED: &str = "berth.models_answered";
+
+/// Stat: requests that named an objective that the config does not have.
+const OBJECTIVES_UNKNOWN: &str = "berth.objectives_unknown";
 
 /// One root context of the filter.
 pub struct Gateway {
@@ -51,6 +55,8 @@ pub struct Gateway {
     stats: Stats,
     /// What was already added to the stats.
     counted: Counts,
+    /// The stats say that something waits.
+    showed_waiting: bool,
     /// Load reports of each pool's pods, on their way to the poller.
     outboxes: Vec<Outbox>,
     /// Key of each pool by which its poller is asked for the models pages.
@@ -88,7 +94,8 @@ impl Gateway {
         };
         let unpolled = config.pools.iter().filter(|_| !dialect.shares());
         let unpolled = unpolled.map(|pool| Unpolled::new(pool, config.epoch)).collect();
-        let view = View::new(Rc::clone(&config), seed(), seed());
+        let mut view = View::new(Rc::clone(&config), seed(), seed());
+        seal(&config, &mut view);
         let keys = config.pools.iter().map(Keys::of);
         let (outboxes, refresh) = keys.map(|keys| (Outbox::new(keys.reports), keys.refresh)).unzip();
         Some(Self {
@@ -105,6 +112,7 @@ impl Gateway {
             told_no_variable: false,
             view,
             counted: Counts::default(),
+            showed_waiting: false,
             hold: Hold::default(),
         })
     }
@@ -133,12 +141,27 @@ impl Gateway {
         self.config.status.decision_header
     }
 
-    /// Steering inputs from the headers that the config trusts.
+    /// Steering inputs from the sources that the config trusts.
     pub fn steering(&self, headers: &[(&str, &[u8])]) -> Steering {
-        Steering {
+        let trust = &self.config.trust;
+        let told = trust.filters.iter().filter_map(|told| {
+            let path: Vec<&str> = told.path.iter().map(String::as_str).collect();
+            Some((told.input.as_str(), host::property(&path).ok()?))
+        });
+        let mut steering = Steering {
             pool: self.pool_by_route(),
-            ..Steering::from_headers(&self.config.trust, headers.iter().copied())
+            ..Steering::from_headers(trust, headers.iter().copied()).told(told)
+        };
+        let by_cookie = |pool: &Pool| matches!(pool.routing.affinity, Affinity::Cookie { .. });
+        if self.config.pools.iter().any(by_cookie) {
+            steering.take_cookies(headers.iter().copied());
         }
+        steering
+    }
+
+    /// The cookie by which the client's session finds this pod again.
+    pub fn cookie(&self, id: u32, pod: PodAddress) -> Option<String> {
+        self.view.cookie(id.into(), pod, host::now())
     }
 
     /// The pool to which the proxy's own route leads, by its name.
@@ -163,8 +186,16 @@ impl Gateway {
         Some(answer)
     }
 
-    /// Decides one request and books it. `None`: nothing tells which pool it is for.
-    pub fn decide(&mut self, id: u32, facts: &Facts, prompt: &Blocks, steering: &Steering) -> Option<Decision> {
+    /// Decides one request and books it. `body`: its bytes, where all of it is held here. `None`: nothing tells which
+    /// pool it is for.
+    pub fn decide(
+        &mut self,
+        id: u32,
+        facts: &Facts,
+        prompt: &Blocks,
+        steering: &Steering,
+        body: Option<usize>,
+    ) -> Option<Decision> {
         self.catch_up();
         if self.view.lacks_model(facts, steering) {
             return None;
@@ -175,6 +206,7 @@ impl Gateway {
             facts,
             prompt,
             steering,
+            body: body.filter(|_| !self.hands_over()),
             in_full: false,
         };
         let now = host::now();
@@ -186,15 +218,74 @@ impl Gateway {
         if decision.refresh_models {
             self.ask_for_models(&decision.why.pool);
         }
-        let stat = match &decision.action {
-            Action::Route { .. } => "routed".to_owned(),
-            Action::Reply(refusal) => ["replied.", refusal.reason.as_str()].concat(),
-            Action::Pass(reason) => ["passed.", reason.as_str()].concat(),
-        };
-        self.stats.count(&names::pool_stat(&decision.why.pool, &stat), 1);
+        self.count(&decision);
         self.stats
             .observe("berth.decision_us", host::now_nanos().saturating_sub(began) / 1000);
         Some(decision)
+    }
+
+    fn count(&mut self, decision: &Decision) {
+        let pool = &decision.why.pool;
+        let band = decision.why.priority.map(admission::band);
+        let stat = match &decision.action {
+            Action::Route { .. } => "routed".to_owned(),
+            Action::Reply(refusal) => {
+                if let (429, Some(band)) = (refusal.status, &band) {
+                    self.stats
+                        .count(&names::pool_stat(pool, &[band, ".refused"].concat()), 1);
+                }
+                ["replied.", refusal.reason.as_str()].concat()
+            }
+            Action::Pass(reason) => ["passed.", reason.as_str()].concat(),
+            Action::Hold => [band.as_deref().unwrap_or_default(), ".held"].concat(),
+        };
+        self.stats.count(&names::pool_stat(pool, &stat), 1);
+        if let Some(waited) = decision.why.waited {
+            self.stats.observe(&names::pool_stat(pool, "waited_ms"), waited.0);
+        }
+    }
+
+    /// Lets go who may go now of those who wait. Not while a callback of a stream is to be answered: an answer to
+    /// another stream would stop that one.
+    pub fn release(&mut self, streams: &mut HashMap<u32, Stream>) -> Vec<Resume> {
+        if !self.view.holds() {
+            return Vec::new();
+        }
+        let mut resumed = Vec::new();
+        for (id, decision) in self.view.release(&*self.store, host::now()) {
+            self.count(&decision);
+            let id = u32::try_from(id).unwrap_or_default();
+            let stream = streams.get_mut(&id).filter(|_| host::set_context(id).is_ok());
+            match stream.map(|stream| stream.go(self, &decision)) {
+                Some(vm::Action::Continue) => resumed.push(Resume(id)),
+                Some(vm::Action::Pause) => {}
+                // It vanished without a word.
+                None => self.ended(id, Outcome::Abandoned),
+            }
+        }
+        resumed
+    }
+
+    /// Says what waits. Nothing is read for it, so it is a worker that holds something that says it.
+    fn show_waiting(&mut self) {
+        let holds = self.view.holds();
+        if !holds && !self.showed_waiting {
+            return;
+        }
+        self.showed_waiting = holds;
+        for (index, pool) in self.config.pools.iter().enumerate() {
+            let waiting = self.view.waiting(index);
+            for priority in admission::priorities(&self.config.admission) {
+                let band = waiting
+                    .iter()
+                    .find(|band| band.priority == priority)
+                    .copied()
+                    .unwrap_or_default();
+                let stat = |what: &str| names::pool_stat(&pool.name, &[&admission::band(priority), what].concat());
+                self.stats.gauge(&stat(".waiting"), band.requests.into());
+                self.stats.gauge(&stat(".waiting_tokens"), band.tokens.0);
+            }
+        }
     }
 
     /// A model that no pod lists was asked for: the poller shall look.
@@ -340,6 +431,7 @@ impl Gateway {
                 before.ledger_lost_races,
             ),
             ("berth.ledger.refusals", now.ledger_refusals, before.ledger_refusals),
+            (OBJECTIVES_UNKNOWN, now.objectives_unknown, before.objectives_unknown),
             ("berth.prefix.writes", now.prefix_writes, before.prefix_writes),
             ("berth.prefix.lost", now.prefix_lost, before.prefix_lost),
         ];
@@ -347,6 +439,7 @@ impl Gateway {
             self.stats.count(stat, now.saturating_sub(before));
         }
         self.counted = now;
+        self.show_waiting();
     }
 
     /// The flag is set after all.
@@ -375,6 +468,27 @@ impl Gateway {
     }
 }
 
+/// Gives the view the secrets that seal cookies. A pool without one has no affinity, rather than one that can be forged.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the VM's environment is where secrets come from"
+)]
+fn seal(config: &Config, view: &mut View) {
+    for (index, pool) in config.pools.iter().enumerate() {
+        let Affinity::Cookie { key, .. } = &pool.routing.affinity else {
+            continue;
+        };
+        let secret = std::env::var(key).unwrap_or_default();
+        if !view.seal(index, secret.as_bytes()) {
+            log::warn!(
+                "pool {}: the variable {key} holds no secret of {AFFINITY_KEY_MIN_BYTES} bytes: no cookies are set \
+                 or believed; does the plugin's configuration pass it to the VM?",
+                pool.name
+            );
+        }
+    }
+}
+
 /// The stats that people watch, known before anything happens.
 fn known(config: &Config) -> Stats {
     let mut stats = Stats::default();
@@ -398,5 +512,26 @@ fn known(config: &Config) -> Stats {
             stats.define(MetricKind::Counter, &counter(&["passed.", reason.as_str()].concat()));
         }
     }
+    if config.admission.is_on() {
+        know_bands(config, &mut stats);
+    }
     stats
+}
+
+fn know_bands(config: &Config, stats: &mut Stats) {
+    stats.define(MetricKind::Counter, OBJECTIVES_UNKNOWN);
+    for pool in &config.pools {
+        for priority in admission::priorities(&config.admission) {
+            let stat = |what: &str| names::pool_stat(&pool.name, &[&admission::band(priority), what].concat());
+            stats.define(MetricKind::Counter, &stat(".refused"));
+            if config.admission.queue.is_some() {
+                stats.define(MetricKind::Counter, &stat(".held"));
+                stats.define(MetricKind::Gauge, &stat(".waiting"));
+                stats.define(MetricKind::Gauge, &stat(".waiting_tokens"));
+            }
+        }
+        if config.admission.queue.is_some() {
+            stats.define(MetricKind::Histogram, &names::pool_stat(&pool.name, "waited_ms"));
+        }
+    }
 }

@@ -48,7 +48,9 @@ impl Vm for Filter {
             return Vec::new();
         };
         gateway.tick();
-        gateway.release_unheld(&mut self.streams)
+        let mut resumed = gateway.release_unheld(&mut self.streams);
+        resumed.extend(gateway.release(&mut self.streams));
+        resumed
     }
 
     fn answered(&mut self, token: u32, headers: usize) {
@@ -94,10 +96,14 @@ impl Vm for Filter {
         Action::Continue
     }
 
-    fn logged(&mut self, stream: u32) {
-        if let Some((stream, gateway)) = self.stream(stream) {
-            stream.ended(gateway);
-        }
+    fn logged(&mut self, stream: u32) -> Vec<Resume> {
+        let Some((stream, gateway)) = self.stream(stream) else {
+            return Vec::new();
+        };
+        stream.ended(gateway);
+        let root = stream.root;
+        let gateway = self.gateways.get_mut(&root);
+        gateway.map_or_else(Vec::new, |gateway| gateway.release(&mut self.streams))
     }
 
     fn deleted(&mut self, context: u32) {

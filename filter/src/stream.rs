@@ -3,18 +3,19 @@
 //! ```text
 //!  headers: strip -> classify -> pass
 //!                             \-> hold -> body ... end -> decide -> continue -> response -> log
-//!                                   \------ bound ------/      \-> reply
+//!                                   \------ bound ------/      |\-> reply
+//!                                                              \-> wait until there is room, or for a reply
 //! ```
 //! The request's headers can only be written until the first `Continue`; what later phases need is
 //! copied before. With `body.mode: hand-over` that `Continue` comes at once: a later filter waits for
 //! the body instead, and finds the choice in filter state. In nginx it comes at once too: nginx itself waits for the body,
 //! and headers can be written until the response is there.
 
-use berth_filter_routing::decision::{Action as Chosen, Refusal, Why};
+use berth_filter_routing::decision::{Action as Chosen, Decision, Refusal, Why};
 use berth_filter_routing::header;
 use berth_filter_routing::ledger::Outcome;
 use berth_filter_routing::prefix::{Blocks, Hasher};
-use berth_filter_routing::request::{BodyReader, Facts, Head, HeadVerdict, PassReason, asks_for_models, classify};
+use berth_filter_routing::request::{Api, BodyReader, Facts, Head, HeadVerdict, PassReason, asks_for_models, classify};
 use berth_filter_routing::restore::{Format, Restorer};
 use berth_filter_routing::rewrite::patched;
 use berth_filter_routing::view::Steering;
@@ -57,6 +58,8 @@ enum Phase {
     Passed,
     /// Headers are held, by this filter or a later one; the body is being read.
     Held(Box<Held>),
+    /// All of it is held until a pod has room. What the client speaks.
+    Waiting(Option<Api>),
     /// Sent to a pod; the ledger has it.
     Sent,
 }
@@ -181,8 +184,10 @@ impl Stream {
 
     /// Reads what is new of the body; decides at its end or at the bound.
     pub fn request_body(&mut self, gateway: &mut Gateway, of: usize, end: bool) -> Action {
-        let Phase::Held(held) = &mut self.phase else {
-            return Action::Continue;
+        let held = match &mut self.phase {
+            Phase::Held(held) => held,
+            Phase::Waiting(_) => return Action::Pause,
+            Phase::Passed | Phase::Sent => return Action::Continue,
         };
         // What went on to a later filter is not shown again; what is held here is. nginx shows a body once.
         let (shown, wait) = if gateway.hands_over() || !gateway.dialect.is_envoy() {
@@ -224,7 +229,9 @@ impl Stream {
         match core::mem::replace(&mut self.phase, Phase::Passed) {
             Phase::Held(held) => {
                 let facts = if end { held.reader.finish() } else { held.reader.facts() };
-                self.decide(gateway, &facts, &held.prompt.finish())
+                // The rest of a body goes on arriving, and would not be kept.
+                let body = end.then_some(held.read);
+                self.decide(gateway, &facts, &held.prompt.finish(), body)
             }
             other => {
                 self.phase = other;
@@ -233,24 +240,46 @@ impl Stream {
         }
     }
 
-    fn decide(&mut self, gateway: &mut Gateway, facts: &Facts, prompt: &Blocks) -> Action {
-        let Some(decision) = gateway.decide(self.id, facts, prompt, &self.steering) else {
+    fn decide(&mut self, gateway: &mut Gateway, facts: &Facts, prompt: &Blocks, body: Option<usize>) -> Action {
+        let Some(decision) = gateway.decide(self.id, facts, prompt, &self.steering, body) else {
             return self.pass(gateway, PassReason::BodyTooLarge.as_str());
         };
+        if !matches!(decision.action, Chosen::Reply(_)) {
+            self.rewrite(gateway.dialect, facts, &decision.why);
+        }
+        if decision.action == Chosen::Hold {
+            // For the log of one whose client leaves.
+            gateway.note(&header::decision(&decision));
+            self.phase = Phase::Waiting(facts.api);
+            return Action::Pause;
+        }
+        self.apply(gateway, &decision, facts.api)
+    }
+
+    /// Goes on after it has waited, or is answered. To be called in its context, outside of its callbacks. `Continue`:
+    /// it is to be resumed.
+    pub fn go(&mut self, gateway: &mut Gateway, decision: &Decision) -> Action {
+        match core::mem::replace(&mut self.phase, Phase::Passed) {
+            Phase::Waiting(api) => self.apply(gateway, decision, api),
+            other => {
+                self.phase = other;
+                Action::Pause
+            }
+        }
+    }
+
+    fn apply(&mut self, gateway: &mut Gateway, decision: &Decision, api: Option<Api>) -> Action {
         if gateway.has_pools() {
             // Any change of the headers makes Envoy choose the route anew: here by this one.
             let _ = host::set_header(Map::Request, names::POOL, decision.why.pool.as_bytes());
         }
-        let why = header::decision(&decision);
+        let why = header::decision(decision);
         gateway.note(&why);
         self.explained = gateway.shows_decisions().then_some(why);
-        if !matches!(decision.action, Chosen::Reply(_)) {
-            self.rewrite(gateway.dialect, facts, &decision.why);
-        }
         match &decision.action {
             Chosen::Route { endpoints, .. } => self.route(gateway, endpoints, &decision.why),
-            Chosen::Reply(refusal) => return self.reply(refusal, facts),
-            Chosen::Pass(_) => self.phase = Phase::Passed,
+            Chosen::Reply(refusal) => return self.reply(refusal, api),
+            Chosen::Pass(_) | Chosen::Hold => self.phase = Phase::Passed,
         }
         Action::Continue
     }
@@ -322,9 +351,11 @@ impl Stream {
         }
     }
 
-    fn reply(&self, refusal: &Refusal, facts: &Facts) -> Action {
+    fn reply(&mut self, refusal: &Refusal, api: Option<Api>) -> Action {
+        self.renamed = None;
         let headers = header::refusal(refusal);
-        let body = header::body(refusal, facts.api);
+        let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (*name, value.as_ref())).collect();
+        let body = header::body(refusal, api);
         answer(refusal.status, &headers, &body, refusal.reason.as_str())
     }
 
@@ -350,6 +381,12 @@ impl Stream {
         self.response.streams = kind.starts_with(b"text/event-stream");
         let pod = self.served(gateway);
         self.report(gateway, pod);
+        if let Some(cookie) = pod
+            .filter(|_| (200..300).contains(&self.response.status))
+            .and_then(|pod| gateway.cookie(self.id, pod))
+        {
+            let _ = host::add_header(Map::Response, "set-cookie", cookie.as_bytes());
+        }
         if end {
             self.response.first_byte = true;
         }
@@ -433,8 +470,10 @@ impl Stream {
     /// The stream is over, for whatever reason.
     pub fn ended(&mut self, gateway: &mut Gateway) {
         gateway.hold.end(self.id);
-        if !matches!(core::mem::replace(&mut self.phase, Phase::Passed), Phase::Sent) {
-            return;
+        match core::mem::replace(&mut self.phase, Phase::Passed) {
+            Phase::Sent => {}
+            Phase::Waiting(_) => return gateway.ended(self.id, Outcome::Abandoned),
+            Phase::Passed | Phase::Held(_) => return,
         }
         // With a response it is known already: nothing is retried after its headers.
         if self.response.status == 0 {

@@ -29,12 +29,13 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh64::xxh64;
 
 pub use reference::{json_schema, reference_markdown};
+pub(crate) use values::label_byte;
 pub use values::{duration_text, nearest, size_text};
 
 use crate::discovery::range::Range;
 use crate::pod::PodAddress;
 use crate::sample::Engine;
-use crate::units::Millis;
+use crate::units::{Millis, Tokens};
 
 /// The whole document, valid by construction.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,6 +48,8 @@ pub struct Config {
     pub models: ModelNames,
     /// Names that clients use for others. Their names differ.
     pub rewrites: Vec<Rewrite>,
+    /// Who goes first when the pods are full.
+    pub admission: Admission,
     /// How much of a request body is held.
     pub body: Body,
     /// What may be shown to clients and operators.
@@ -113,6 +116,8 @@ pub struct Pool {
     pub adapters: Adapters,
     /// Decision behaviour.
     pub routing: Routing,
+    /// Labels that the config gives to pods.
+    pub labels: Vec<Labelled>,
 }
 
 impl Pool {
@@ -124,8 +129,10 @@ impl Pool {
         let scrape = &self.scrape;
         let pages = (&scrape.path, scrape.port, &scrape.cluster, &scrape.address_header);
         let read = (self.engine, pages, &scrape.headers, scrape.tls);
+        let labels: Vec<&str> = self.routing.label_names().collect();
+        let labelled = (labels, &self.labels);
         // Nothing of this can fail to be written.
-        let bytes = postcard::to_extend(&(&self.discovery, &self.allow, read), Vec::new());
+        let bytes = postcard::to_extend(&(&self.discovery, &self.allow, read, labelled), Vec::new());
         xxh64(&bytes.unwrap_or_default(), 0)
     }
 }
@@ -279,6 +286,69 @@ pub struct Routing {
     pub stale_after: Millis,
     /// Memory of what was sent where.
     pub prefix: Prefix,
+    /// Whose requests cost less where they were served last.
+    pub affinity: Affinity,
+    /// Labels, `name=value`, that a pod must have.
+    pub require: Vec<String>,
+    /// The label by whose value retries stay apart.
+    pub retry_apart: Option<String>,
+    /// What one pod may have.
+    pub caps: Caps,
+    /// Time in which the share of a new pod grows; zero = it is whole at once.
+    pub slow_start: Millis,
+}
+
+impl Routing {
+    /// Names of the labels that a decision looks at: no others are kept.
+    pub fn label_names(&self) -> impl Iterator<Item = &str> {
+        let required = self.require.iter().filter_map(|label| label.split_once('='));
+        required.map(|(name, _)| name).chain(self.retry_apart.as_deref())
+    }
+}
+
+/// What tells the sessions of a pool apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Affinity {
+    /// Nothing.
+    #[default]
+    None,
+    /// The trusted header [`crate::names::SESSION`].
+    Session,
+    /// A cookie that Berth sets.
+    Cookie {
+        /// The variable with the secret that seals it.
+        key: String,
+        /// How long it counts.
+        max_age: Millis,
+    },
+}
+
+/// What one pod may have; `None` = as much as comes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Caps {
+    /// Requests, running and queued.
+    pub requests: Option<u32>,
+    /// KV tokens in use.
+    pub tokens: Option<Tokens>,
+}
+
+/// A label, `name=value`, and the pods that the config gives it to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Labelled {
+    /// The label.
+    pub label: String,
+    /// By their addresses ...
+    pub pods: Vec<PodAddress>,
+    /// ... or by ranges of them.
+    pub ranges: Vec<Range>,
+}
+
+impl Labelled {
+    /// Whether a pod has it.
+    #[must_use]
+    pub fn has(&self, pod: PodAddress) -> bool {
+        self.pods.contains(&pod) || self.ranges.iter().any(|range| range.contains(pod.socket().ip()))
+    }
 }
 
 /// The prefix index of a pool.
@@ -296,6 +366,17 @@ pub struct Trust {
     /// Headers of a declared trusted hop, in lower case. Only names in
     /// [`crate::names::TRUSTABLE`].
     pub headers: Vec<String>,
+    /// What filters before Berth tell. They win over headers.
+    pub filters: Vec<Told>,
+}
+
+/// A steering input that a filter before Berth tells.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Told {
+    /// Which one: a name in [`crate::names::TELLABLE`].
+    pub input: String,
+    /// The path of the property that has its value, as Envoy spells it.
+    pub path: Vec<String>,
 }
 
 /// What clients are told about models.
@@ -340,6 +421,51 @@ pub enum Sticky {
     Session,
     /// Those of one user, by the body's `user`.
     User,
+}
+
+/// Who goes first when the pods are full.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admission {
+    /// Named priorities. Their names differ.
+    pub objectives: Vec<Objective>,
+    /// Predicted time until a pod begins with a prompt, beyond which it is full.
+    pub patience: Millis,
+    /// Where requests wait; `None` = nobody does.
+    pub queue: Option<Queue>,
+}
+
+impl Admission {
+    /// Anything is configured that could treat one request other than the rest.
+    #[must_use]
+    pub const fn is_on(&self) -> bool {
+        self.queue.is_some() || !self.objectives.is_empty()
+    }
+}
+
+/// A named priority.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Objective {
+    /// Unique, `[a-z0-9][a-z0-9-]{0,62}`.
+    pub name: String,
+    /// The higher goes first; below 0 is sheddable.
+    pub priority: i16,
+    /// See [`Admission::patience`].
+    pub patience: Millis,
+}
+
+/// Bounds of the queue of one pool and worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queue {
+    /// Requests over all priorities.
+    pub max_requests: usize,
+    /// Bytes of their bodies.
+    pub max_bytes: usize,
+    /// Requests of one priority, at most as many.
+    pub band_requests: usize,
+    /// Bytes of their bodies.
+    pub band_bytes: usize,
+    /// Longest wait.
+    pub max_wait: Millis,
 }
 
 /// Body handling.
@@ -411,7 +537,14 @@ impl Config {
     /// The proxy is this one, by the config's word or because it was found out: what it cannot do is off.
     pub fn settle(&mut self, host: Host) {
         self.host = host;
-        if matches!(host, Host::Nginx | Host::Kong) {
+        if matches!(host, Host::Auto | Host::Envoy) {
+            return;
+        }
+        // What a document that names its host may not ask for.
+        self.admission.queue = None;
+        self.trust.filters.clear();
+        self.body.mode = BodyMode::Hold;
+        if host != Host::Apisix {
             // Megabytes of pages would push the table out of a small zone of shared memory.
             self.pools
                 .iter_mut()

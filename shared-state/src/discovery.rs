@@ -12,7 +12,7 @@ pub mod range;
 
 use core::fmt;
 
-use crate::limits::{DISCOVERED_MAX, DISCOVERY_PAGE_MAX_BYTES, PODS_MAX, SHOWN_VALUE_MAX_CHARS};
+use crate::limits::{DISCOVERED_MAX, DISCOVERY_PAGE_MAX_BYTES, LABEL_PART_MAX_BYTES, PODS_MAX, SHOWN_VALUE_MAX_CHARS};
 use crate::pod::PodAddress;
 use crate::table::Readiness;
 
@@ -31,6 +31,8 @@ pub struct Found {
     pub proxy_active: Option<u32>,
     /// The proxy was given this very address: no name was resolved, no list was asked for.
     pub given: bool,
+    /// Labels, each `name=value`.
+    pub labels: Vec<String>,
 }
 
 impl Found {
@@ -43,6 +45,7 @@ impl Found {
             readiness: Readiness::Unknown,
             proxy_active: None,
             given: false,
+            labels: Vec::new(),
         }
     }
 }
@@ -152,6 +155,13 @@ pub fn admit(found: &mut Vec<Found>, allow: &[Range]) -> Result<Option<Refused>,
     }
 }
 
+/// A label as the table has it; `None` for one that no config can name.
+fn label(name: &str, value: &str) -> Option<String> {
+    let plain =
+        |part: &str| (1..=LABEL_PART_MAX_BYTES).contains(&part.len()) && part.bytes().all(crate::config::label_byte);
+    (plain(name) && plain(value)).then(|| [name, "=", value].concat())
+}
+
 /// The start of a foreign text, for a message.
 fn shown(text: &str) -> String {
     let visible = text.chars().filter(|character| !character.is_control());
@@ -191,6 +201,7 @@ pub fn one_per_address(mut pods: Vec<Found>) -> Vec<Found> {
             };
             first.name = first.name.take().or(again.name.take());
             first.given |= again.given;
+            first.labels.append(&mut again.labels);
         }
         same
     });

@@ -281,6 +281,8 @@ pub const REWRITE_TARGETS_MAX: usize = 16;
 pub const REWRITE_WEIGHT_MAX: u32 = 1_000_000;
 /// Routes of the proxy that lead to one pool.
 pub const POOL_ROUTES_MAX: usize = 64;
+/// Keys from a filter's namespace in dynamic metadata down to a value: a claim of a token lies three or four deep.
+pub const METADATA_KEYS_MAX: usize = 8;
 /// Names that the list of models leaves out.
 pub const HIDDEN_NAMES_MAX: usize = 1024;
 /// Models in an answer to GET /v1/models: the names of one full table, about 1 MB.
@@ -311,3 +313,62 @@ pub const PORTS_PER_POD_MAX: usize = 64;
 pub const RANGES_MAX: usize = 64;
 /// Bytes of a Kubernetes name: a DNS label or subdomain.
 pub const KUBERNETES_NAME_MAX_BYTES: usize = 253;
+
+/// Labels kept of one pod: those that the config asks for.
+pub const LABELS_PER_POD_MAX: usize = 8;
+/// Bytes of a label's name, and of its value: Kubernetes' bound of a value, which its zones and most nodes keep.
+pub const LABEL_PART_MAX_BYTES: usize = 63;
+/// Labels that one config gives to pods: each value of a few names.
+pub const LABELS_CONFIGURED_MAX: usize = 256;
+/// Labels read of one entry of a list of pods. Kubernetes objects have a dozen.
+pub const LABELS_READ_MAX: usize = 64;
+/// Most requests that a pod may be capped at: above what any engine batches.
+pub const CAP_REQUESTS_MAX: u32 = 65_536;
+/// Most KV tokens that a pod may be capped at: a thousand large GPUs behind one address.
+pub const CAP_TOKENS_MAX: u64 = 1 << 30;
+/// A new pod gets its whole share from the start: engines warm up before they say that they are ready, and an empty
+/// cache is in the price.
+pub const SLOW_START: Millis = Millis(0);
+/// Longest time in which the share of a new pod grows: beyond it no engine is cold.
+pub const SLOW_START_MAX: Millis = Millis(10 * 60_000);
+/// How long a cookie counts: as long as peers keep a session in mind (300 s).
+pub const AFFINITY_MAX_AGE: Millis = Millis(5 * 60_000);
+/// Shortest time that a cookie may count: the next question of a person takes seconds.
+pub const AFFINITY_MAX_AGE_MIN: Millis = Millis(1_000);
+/// Longest time that a cookie may count: no cache holds a session for a day.
+pub const AFFINITY_MAX_AGE_MAX: Millis = Millis(24 * 60 * 60_000);
+/// Bytes of a secret that seals cookies, at least: less can be guessed.
+pub const AFFINITY_KEY_MIN_BYTES: usize = 16;
+/// A request that was sent to see whether a pod works again keeps others from it for this long. An answer that is no
+/// stream takes seconds; after that another one may try.
+pub const PROBE_PATIENCE: Millis = Millis(10_000);
+const _: () = assert!(PROBE_PATIENCE.0 <= AVOID_MAX.0);
+/// Named priorities of one config: a platform has a handful.
+pub const OBJECTIVES_MAX: usize = 32;
+/// Lowest and highest priority: room for any numbering by hand, in two bytes of the ledger.
+pub const PRIORITY_MIN: i16 = -10_000;
+/// See [`PRIORITY_MIN`].
+pub const PRIORITY_MAX: i16 = 10_000;
+/// Predicted wait for the begin of a prefill beyond which a pod is full. Own: twice the scrape interval, so that
+/// one old gauge sends nobody away, and the work of that time keeps a pod busy until the next tick lets more go.
+pub const PATIENCE: Millis = Millis(2_000);
+/// Shortest patience: a tick. With less a pod could run dry between two.
+pub const PATIENCE_MIN: Millis = TICK;
+/// Longest patience: an overload of ten minutes is no queue any more.
+pub const PATIENCE_MAX: Millis = Millis(600_000);
+/// Requests that wait at one pool and worker: seconds of work for a hundred pods.
+pub const QUEUE_REQUESTS: usize = 1_000;
+/// Most that may be configured: their facts alone take some 10 MB.
+pub const QUEUE_REQUESTS_MAX: usize = 10_000;
+/// Bytes of bodies that wait at one pool and worker; the proxy keeps them. A thousand prompts of 16,000 tokens.
+pub const QUEUE_BYTES: usize = 64 << 20;
+/// Least that may be configured: one of the longest bodies that are held unless the config says otherwise.
+pub const QUEUE_BYTES_MIN: usize = BODY_HOLD_BYTES;
+/// Most that may be configured.
+pub const QUEUE_BYTES_MAX: usize = 1 << 30;
+/// Longest wait: what people bear before they ask again.
+pub const QUEUE_WAIT: Millis = Millis(30_000);
+/// Shortest that may be configured: a few ticks.
+pub const QUEUE_WAIT_MIN: Millis = Millis(500);
+/// Longest that may be configured: below Envoy's `stream_idle_timeout` of five minutes, which would end it anyhow.
+pub const QUEUE_WAIT_MAX: Millis = Millis(240_000);

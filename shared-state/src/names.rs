@@ -24,6 +24,8 @@ pub const FAIRNESS_ID: [&str; 2] = ["x-gateway-inference-fairness-id", "x-llm-d-
 pub const REQUEST_TIMEOUT_MS: &str = "x-gateway-request-timeout-ms";
 /// Session identity for affinity.
 pub const SESSION: &str = "x-session-id";
+/// Begins the name of the cookie by which a session finds its pod; the pool's name follows.
+pub const COOKIE_PREFIX: &str = "berth-";
 /// Asks a pod to report its load in the answer, as `TEXT` or `JSON` (ORCA; vLLM, Triton).
 pub const LOAD_FORMAT: &str = "endpoint-load-metrics-format";
 /// The report. Removed from the answer unless the client asked for it.
@@ -65,6 +67,16 @@ pub const TRUSTABLE: [&str; 9] = [
     SESSION,
 ];
 
+/// Those of [`TRUSTABLE`] that a filter before Berth can tell, under one name each.
+pub const TELLABLE: [&str; 6] = [
+    ENDPOINT_SUBSET,
+    OBJECTIVE[0],
+    FAIRNESS_ID[0],
+    MODEL_NAME,
+    REQUEST_TIMEOUT_MS,
+    SESSION,
+];
+
 /// Callout cluster that dials an exact pod, unless the config names another.
 pub const SCRAPE_CLUSTER: &str = "berth_scrape";
 /// Callout cluster that reaches Envoy's admin listener, unless the config names another.
@@ -94,7 +106,7 @@ pub const VARIABLE_DECISION: &str = "berth_decision";
 
 /// Prefix of every shared-data key: project and schema version. The key space of an empty vm_id is
 /// shared by all plugins of the process, so ours are told apart by it.
-pub const KEY_PREFIX: &str = "berth/2/";
+pub const KEY_PREFIX: &str = "berth/3/";
 
 /// Shared-data keys of a pool's readings. Only contexts that would read the same pods in the same way
 /// ([`Pool::source`]) share them: two configs may give the same name to different pools, and Istio puts all

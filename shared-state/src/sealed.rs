@@ -13,7 +13,7 @@ use crate::limits::SEALED_MAX_BYTES;
 
 const MAGIC: [u8; 4] = *b"BRTH";
 /// Version of everything that is sealed. Raise it when a sealed structure changes.
-pub const SCHEMA: u16 = 2;
+pub const SCHEMA: u16 = 3;
 /// magic 4, schema 2, kind 2, payload length 4, xxh64 of the payload 8.
 pub const HEADER_BYTES: usize = 20;
 
@@ -62,8 +62,39 @@ impl fmt::Display for SealError {
 /// # Errors
 /// [`SealError::TooLarge`] when the encoding exceeds the bound.
 pub fn seal<T: Serialize>(kind: Kind, value: &T) -> Result<Vec<u8>, SealError> {
-    let out = postcard::to_extend(value, vec![0; HEADER_BYTES]).map_err(|_| SealError::Damaged)?;
+    let out = postcard::serialize_with_flavor(value, Bytes(vec![0; HEADER_BYTES])).map_err(|_| SealError::Damaged)?;
     finish(kind, out)
+}
+
+/// Where postcard writes. Almost all it writes are numbers of a few bytes, and a call to copy them costs more than they do.
+struct Bytes(Vec<u8>);
+
+/// Longer pieces are copied at once.
+const PIECE_MAX: usize = 16;
+
+impl postcard::ser_flavors::Flavor for Bytes {
+    type Output = Vec<u8>;
+
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.0.push(byte);
+        Ok(())
+    }
+
+    fn try_extend(&mut self, piece: &[u8]) -> postcard::Result<()> {
+        if piece.len() > PIECE_MAX {
+            self.0.extend_from_slice(piece);
+        } else {
+            self.0.reserve(PIECE_MAX);
+            for byte in piece {
+                self.0.push(*byte);
+            }
+        }
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<Self::Output> {
+        Ok(self.0)
+    }
 }
 
 /// Seals bytes that have an encoding of their own.

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::limits::{ADAPTERS_PER_POD_MAX, NAME_MAX_BYTES, NAMES_MAX, PODS_MAX, TEXT_MAX_BYTES};
+use crate::limits::{ADAPTERS_PER_POD_MAX, LABELS_PER_POD_MAX, NAME_MAX_BYTES, NAMES_MAX, PODS_MAX, TEXT_MAX_BYTES};
 use crate::pod::PodAddress;
 use crate::sample::{Engine, Level, Status};
 use crate::sealed::{self, Kind, SealError};
@@ -29,7 +29,7 @@ pub struct Table {
     pub discovery: Discovered,
     /// Time between two scrapes of one pod: the configured one, or longer where the budget asks for it.
     pub scrape_interval: Millis,
-    /// Model and adapter names, interned.
+    /// Names of models and adapters, and labels, interned.
     pub names: Vec<String>,
     /// The pods, ordered by address.
     pub pods: Vec<PodRow>,
@@ -89,7 +89,7 @@ pub struct PodRow {
     pub name: Option<String>,
     /// What discovery says.
     pub readiness: Readiness,
-    /// When discovery first showed it.
+    /// Since when it can serve, as far as it was seen: first shown, first read, restarted, or ready again.
     pub since: UnixMillis,
     /// Rises with every restart that was seen; own memory of an older one is void.
     pub incarnation: u32,
@@ -105,6 +105,8 @@ pub struct PodRow {
     pub load: Load,
     /// Counters as rates.
     pub rates: Rates,
+    /// Its labels, as `name=value`: those that the config asks for.
+    pub labels: Vec<NameId>,
     /// Adapters in flight; `None` = unknown.
     pub activity: Option<ActiveAdapters>,
     /// Adapters in memory, where the engine says so.
@@ -202,6 +204,7 @@ impl PodRow {
                 requests: None,
                 preemptions: None,
             },
+            labels: Vec::new(),
             activity: None,
             resident: None,
             models: None,
@@ -324,6 +327,8 @@ fn is_sound_pod(pod: &PodRow, names: usize) -> bool {
         && rate(pod.rates.generation_tokens)
         && rate(pod.rates.requests)
         && rate(pod.rates.preemptions)
+        && pod.labels.len() <= LABELS_PER_POD_MAX
+        && pod.labels.iter().all(known)
         && pod.activity.as_ref().is_none_or(active)
         && pod.resident.as_ref().is_none_or(resident)
         && pod.models.as_ref().is_none_or(models)

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use berth_shared_state::config::{Config, Pool};
+use berth_shared_state::config::{Affinity, Config, Pool};
 use berth_shared_state::names;
 use serde_json::{Value, json};
 
@@ -236,17 +236,23 @@ fn stripped(config: &Config) -> Vec<&'static str> {
     names::STRIPPED.into_iter().filter(|name| !trusted(name)).collect()
 }
 
-/// Variables that headers of Berth's own calls are made from: they must be let into the VM by name, and Envoy refuses
+/// Variables that headers of Berth's own calls are made from, and secrets that seal cookies: they must be let into the VM by name, and Envoy refuses
 /// a name that stands twice.
-fn variables<'a>(pools: impl IntoIterator<Item = &'a Pool>) -> BTreeSet<&'a str> {
+fn variables<'a>(pools: impl IntoIterator<Item = &'a Pool, IntoIter: Clone>) -> BTreeSet<&'a str> {
+    let pools = pools.into_iter();
     let headers = pools
-        .into_iter()
+        .clone()
         .flat_map(|pool| pool.scrape.headers.iter().chain(pool.discovery.headers()));
-    headers.map(|(_, variable)| variable.as_str()).collect()
+    let secret = |pool: &'a Pool| match &pool.routing.affinity {
+        Affinity::Cookie { key, .. } => Some(key.as_str()),
+        _ => None,
+    };
+    let secrets = pools.clone().filter_map(secret);
+    headers.map(|(_, variable)| variable.as_str()).chain(secrets).collect()
 }
 
 /// The same as Envoy's `environment_variables`.
-fn environment<'a>(pools: impl IntoIterator<Item = &'a Pool>) -> String {
+fn environment<'a>(pools: impl IntoIterator<Item = &'a Pool, IntoIter: Clone>) -> String {
     format!("{{ host_env_keys: [{}] }}", list(&variables(pools)))
 }
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use berth_filter_routing::replay::{Options, Replay};
+use berth_filter_routing::replay::{Answers, Options, Replay};
 use berth_shared_state::units::UnixMillis;
 
 use crate::document;
@@ -84,18 +84,22 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .context("cannot read standard input")?
         > 0
     {
-        let answers = replay.feed(&String::from_utf8_lossy(&line));
-        for note in answers.notes {
-            // Nobody may listen.
-            let _ = writeln!(stderr(), "{note}");
-        }
-        for answer in answers.out {
-            writeln!(out, "{answer}").context("cannot write a decision")?;
-        }
-        out.flush().context("cannot write a decision")?;
+        write(&replay.feed(&String::from_utf8_lossy(&line)), &mut out)?;
         line.clear();
     }
+    write(&replay.finish(), &mut out)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn write(answers: &Answers, out: &mut impl Write) -> anyhow::Result<()> {
+    for note in &answers.notes {
+        // Nobody may listen.
+        let _ = writeln!(stderr(), "{note}");
+    }
+    for answer in &answers.out {
+        writeln!(out, "{answer}").context("cannot write a decision")?;
+    }
+    out.flush().context("cannot write a decision")
 }
 
 fn seconds(text: &str) -> Result<UnixMillis, String> {

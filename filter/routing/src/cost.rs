@@ -14,6 +14,7 @@
 //! | `overdue` | 0.3 x (age of the oldest unanswered - 2 x its prediction - 1,000) | a pod that hangs |
 //! | `failed` | 1,000,000 while the ledger avoids the pod | a pod that fails |
 //! | `stuck` | 300,000 | a queue with nothing running |
+//! | `warming` | (1 / part - 1) x (queue + prefill + harm), part = age / `slow_start`, 0.1 to 1 | a new or restarted pod, where the config says so |
 //! | `uncertainty` | 100 x (1 - weight of the reading); 10,000 when nobody answers the scrapes | not knowing |
 //!
 //! Shape and constants come from a simulation of policies on public traces (DESIGN.md); a constant
@@ -32,16 +33,18 @@
 use berth_shared_state::sample::Status;
 use berth_shared_state::snapshot::Freshness;
 use berth_shared_state::table::{PodRow, ScrapeError, Trend};
-use berth_shared_state::units::{Tokens, UnixMillis};
+use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use serde::{Serialize, Serializer};
 
 use crate::decision::PodFacts;
 
 mod adapter;
 mod fleet;
+mod room;
 mod since;
 pub use adapter::{Slots, Tier, adapter};
 pub use fleet::Fleet;
+pub use room::{Patience, Room, room};
 pub use since::Since;
 
 #[cfg(test)]
@@ -117,6 +120,9 @@ pub const RATE_DIFFERS_ELSEWHERE: f64 = 4.0;
 /// part of the load that others send. They are a scrape old and others act on them, too, so every
 /// difference is overdone until the next scrape; what is cached is certain.
 pub const QUEUES_ALIKE: f64 = 0.75;
+/// The share of a new pod grows from this part on: at nothing it would never be seen to work. Envoy's slow start begins
+/// with the same tenth.
+pub const WARMING_MIN: f64 = 0.1;
 /// Weight of an ageing reading against the mean. Own: half-way between the two certain cases.
 pub const AGEING_WEIGHT: f64 = 0.5;
 /// Slowest believable prefill, tokens per millisecond: keeps every cost finite.
@@ -152,6 +158,9 @@ pub struct Terms {
     /// A pod that queues and runs nothing.
     #[serde(serialize_with = "whole", skip_serializing_if = "negligible")]
     pub stuck: f64,
+    /// A pod that is new.
+    #[serde(serialize_with = "whole", skip_serializing_if = "negligible")]
+    pub warming: f64,
     /// A pod whose load is not known.
     #[serde(serialize_with = "whole", skip_serializing_if = "negligible")]
     pub uncertainty: f64,
@@ -178,7 +187,7 @@ impl Terms {
 
     /// Name and value of each term, in the order in which they are shown.
     #[must_use]
-    pub const fn named(&self) -> [(&'static str, f64); 10] {
+    pub const fn named(&self) -> [(&'static str, f64); 11] {
         [
             ("queue", self.queue),
             ("prefill", self.prefill),
@@ -189,6 +198,7 @@ impl Terms {
             ("overdue", self.overdue),
             ("failed", self.failed),
             ("stuck", self.stuck),
+            ("warming", self.warming),
             ("uncertainty", self.uncertainty),
         ]
     }
@@ -258,6 +268,12 @@ impl Stage {
             Freshness::Ageing => Self::Ageing,
             Freshness::Unknown => Self::Unknown,
         }
+    }
+
+    /// The pod sleeps, and that is known.
+    #[must_use]
+    pub fn is_asleep(self, pod: &PodFacts<'_>) -> bool {
+        self != Self::Unknown && pod.row.load.sleeping == Some(true)
     }
 
     /// The weight of the reading against the pool's mean.
@@ -333,6 +349,8 @@ pub struct Question<'a> {
     pub now: UnixMillis,
     /// False when more than half of the candidates would be avoided after failures.
     pub avoid: bool,
+    /// Time in which the share of a new pod grows.
+    pub slow_start: Millis,
 }
 
 /// The terms of one pod. `adapter` is what [`adapter`] said.
@@ -345,7 +363,12 @@ pub fn terms(
     others: Others,
     question: &Question<'_>,
 ) -> Terms {
-    let Question { fleet, now, avoid } = *question;
+    let Question {
+        fleet,
+        now,
+        avoid,
+        slow_start,
+    } = *question;
     let rate = fleet.rate(pod, stage);
     let foreign = fleet.foreign(pod, stage);
     let prefill = need.uncached().0 as f64 / rate;
@@ -355,7 +378,7 @@ pub fn terms(
     let waiting = queued + f64::from(pod.own.unanswered);
     let ahead = (queued + others.since) * fleet.mean_uncached(need.prompt) / rate;
     let avoided = avoid && pod.avoided_until.is_some_and(|until| until > now);
-    let terms = Terms {
+    let mut terms = Terms {
         queue: pod.own.unanswered_tokens.0 as f64 / rate + (ahead - read_since(pod, stage, now)).max(0.0),
         prefill,
         away: fleet.away() * others.away * prefill,
@@ -369,11 +392,23 @@ pub fn terms(
         } else {
             0.0
         },
+        warming: 0.0,
         uncertainty: uncertainty(pod, stage),
     };
+    terms.warming = (1.0 / share(pod.row, slow_start, now) - 1.0) * (terms.queue + prefill + terms.harm);
     #[cfg(feature = "lab")]
     let terms = crate::lab::masked(terms);
     terms
+}
+
+/// The part of its load that a pod should have while it is new, up to 1. What costs so many times as much fills up to
+/// so small a part of the others: they are equal where their prices are.
+fn share(row: &PodRow, slow_start: Millis, now: UnixMillis) -> f64 {
+    // From the future: from before the clock stepped back.
+    if slow_start.0 == 0 || row.since > now {
+        return 1.0;
+    }
+    (now.since(row.since).0 as f64 / slow_start.0 as f64).clamp(WARMING_MIN, 1.0)
 }
 
 /// Milliseconds since the pod's gauges were read: so much of the work that they showed is done. A mean of other pods

@@ -1,13 +1,15 @@
 //! One decision with its reasons as data.
 //!
 //! ```text
-//! pods -> ready, in the subset -> can serve the name -> awake -> long enough -> cost each -> pick three
+//! pods -> ready, in the subset, with the labels -> can serve the name -> awake -> long enough -> below the caps
+//!      -> cost each -> pick three
 //! ```
 //!
 //! Deciding is total and pure: facts, `now` and the random numbers come in, an answer comes out, and
 //! it is never an error of ours. What is not known makes a pod dearer, not impossible; only two things are
-//! refused, a name that nobody has and a set of pods without a ready one. Deliberately not here: which
-//! pool decides (see [`naming`]), queues, and what becomes of the answer ([`crate::header`]).
+//! refused, a name that nobody has and a set of pods without a ready one. Where room is asked for and there is
+//! none, the answer is to hold; who waits or is sent away then is the view's to say. Deliberately not here: which
+//! pool decides (see [`naming`]), queues ([`crate::admission`]), and what becomes of the answer ([`crate::header`]).
 
 use berth_shared_state::config::Pool;
 use berth_shared_state::limits::ENDPOINTS_MAX;
@@ -17,19 +19,24 @@ use berth_shared_state::table::PodRow;
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use fastrand::Rng;
 
-use crate::cost::Need;
+use crate::cost::{Need, Patience};
 use crate::ledger::{InUse, OwnLoad};
 use crate::prefix::Beginning;
 use crate::request::Facts;
 
 mod agreed;
 mod candidates;
+mod caps;
 pub mod explain;
+mod field;
+mod labels;
 mod pick;
 mod serving;
 mod why;
 
 use candidates::{Candidates, Subset};
+pub use caps::at_cap;
+pub use field::{Drawn, Field, Wish};
 pub(crate) use serving::is_ready;
 pub use serving::{Naming, adapter_key, naming};
 pub use why::{Considered, Excluded, Note, Reason, Rung, Why};
@@ -49,18 +56,40 @@ pub struct Input<'a> {
     pub pool: &'a Pool,
     /// Its table; `None` = no poller has written one.
     pub snapshot: Option<&'a Snapshot>,
-    /// The pods of that table.
+    /// The pods of that table, or some of them.
     pub pods: &'a [PodFacts<'a>],
+    /// Why these; `None` = they are all.
+    pub drawn: Option<Part<'a>>,
     /// What was learned of the pool.
     pub facts: PoolFacts,
     /// The request.
     pub ask: Ask<'a>,
     /// Value of the subset hint, from a trusted source: the request may only go to these `ip:port`.
     pub subset: Option<&'a str>,
+    /// Only where there is room; `None` = wherever it costs least.
+    pub admit: Option<Admit<'a>>,
     /// Now.
     pub now: UnixMillis,
     /// Give reasons for every candidate, not only for the endpoints.
     pub in_full: bool,
+}
+
+/// What a decision that sees some pods is told of all of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// What was reckoned of all.
+    pub field: &'a Field,
+    /// Who was drawn: the same pods, in the same order.
+    pub drawn: &'a Drawn,
+}
+
+/// On which terms a request is let go.
+#[derive(Clone, Copy, Debug)]
+pub struct Admit<'a> {
+    /// What it bears.
+    pub patience: Patience,
+    /// Pods that others wait for who go before it.
+    pub reserved: &'a [PodAddress],
 }
 
 /// What is known of one pod.
@@ -76,6 +105,8 @@ pub struct PodFacts<'a> {
     pub filled: Tokens,
     /// The part, 0 to 1, of this request's prompt that it was sent before and still has room for.
     pub cached: f64,
+    /// It served the session last; what that left there is in `cached`.
+    pub session: bool,
     /// Prefill rate learned of it, tokens per millisecond.
     pub rate: Option<f64>,
     /// It failed a moment ago; avoided until then.
@@ -146,6 +177,11 @@ impl<'a> Ask<'a> {
         }
     }
 
+    /// Tokens of one prompt that are certain. The estimate may be double the truth, so only half of it counts.
+    fn at_least(&self) -> Tokens {
+        Tokens(self.exact.0.max(self.prompt.0 / 2) / u64::from(self.prompts.max(1)))
+    }
+
     /// What it takes of a pod that has this part, 0 to 1, of its prompt cached.
     fn need(&self, cached: f64) -> Need {
         Need {
@@ -182,6 +218,8 @@ pub enum Action {
     Reply(Refusal),
     /// Let the proxy's own load balancer decide.
     Pass(Reason),
+    /// Keep it until a pod has room. Only where room was asked for.
+    Hold,
 }
 
 /// What a routed request takes of its pod, for the ledger.
@@ -200,7 +238,7 @@ pub struct Booking {
 /// An answer that Berth gives itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// HTTP status: 404 or 503.
+    /// HTTP status: 404, 429 or 503.
     pub status: u16,
     /// Why.
     pub reason: Reason,
@@ -208,6 +246,8 @@ pub struct Refusal {
     pub model: Option<String>,
     /// The nearest name that the client may know, where the config lets it be told.
     pub near: Option<String>,
+    /// Seconds after which there may be room; `None` = nobody can say.
+    pub retry_after: Option<u64>,
 }
 
 /// Decides. Equal input and seed give an equal decision.
@@ -226,12 +266,21 @@ pub fn decide(input: &Input<'_>, rng: &mut Rng) -> Decision {
             None => why.pass(Reason::DiscoveryStale),
         };
     }
+    if !candidates.keep_labelled(snapshot, &mut why) {
+        return why.refuse(503, Reason::LabelsNoMatch);
+    }
     if !candidates.keep_serving(snapshot, &mut why) {
         return why.refuse(404, Reason::ModelUnknown);
     }
     candidates.keep_awake(&mut why);
     candidates.keep_long_enough(&mut why);
+    candidates.keep_below_caps(&mut why);
     candidates.price(&mut why);
+    if let Some(admit) = &input.admit
+        && !candidates.have_room(admit, &mut why)
+    {
+        return why.hold();
+    }
     candidates.route(why, rng)
 }
 

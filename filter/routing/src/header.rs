@@ -3,6 +3,7 @@
 //! Values only. Which header gets which value, and what is removed first, is up to the glue.
 
 use core::fmt::{self, Write};
+use std::borrow::Cow;
 
 use berth_shared_state::limits::{DECISION_HEADER_MAX_BYTES, ENDPOINTS_MAX};
 use berth_shared_state::names::REASON;
@@ -60,6 +61,13 @@ fn write_decision(out: &mut String, decision: &Decision) -> fmt::Result {
         }
         Action::Reply(refusal) => write!(out, "reply={};reason={};", refusal.status, refusal.reason.as_str())?,
         Action::Pass(reason) => write!(out, "pass={};", reason.as_str())?,
+        Action::Hold => out.push_str("hold;"),
+    }
+    if let Some(priority) = why.priority {
+        write!(out, "priority={priority};")?;
+    }
+    if let Some(waited) = why.waited {
+        write!(out, "waited={};", waited.0)?;
     }
     // The target of a rewrite, a name of the config.
     if let (Some(_), Some(target)) = (&why.asked, &why.model)
@@ -93,10 +101,15 @@ const fn whole(millis: f64) -> i64 {
 
 /// Headers of a refusal.
 #[must_use]
-pub fn refusal(refusal: &Refusal) -> Vec<(&'static str, &'static str)> {
-    let mut headers = vec![("content-type", "application/json"), (REASON, refusal.reason.as_str())];
-    if refusal.status != 404 {
-        headers.push(("retry-after", RETRY_AFTER));
+pub fn refusal(refusal: &Refusal) -> Vec<(&'static str, Cow<'static, str>)> {
+    let mut headers = vec![
+        ("content-type", "application/json".into()),
+        (REASON, refusal.reason.as_str().into()),
+    ];
+    match (refusal.status, refusal.retry_after) {
+        (404, _) => {}
+        (_, Some(seconds)) => headers.push(("retry-after", seconds.to_string().into())),
+        (_, None) => headers.push(("retry-after", RETRY_AFTER.into())),
     }
     headers
 }
@@ -109,6 +122,7 @@ pub fn unlisted(name: &str, anthropic: bool) -> String {
         reason: Reason::ModelUnknown,
         model: Some(shortened(name)),
         near: None,
+        retry_after: None,
     };
     body(&refusal, anthropic.then_some(Api::Messages))
 }
@@ -119,14 +133,15 @@ pub fn body(refusal: &Refusal, api: Option<Api>) -> String {
     let message = message(refusal);
     let (kind, code) = match refusal.status {
         404 => ("invalid_request_error", "model_not_found"),
+        429 => ("rate_limit_error", refusal.reason.as_str()),
         _ => ("service_unavailable", refusal.reason.as_str()),
     };
     let param = (refusal.status == 404).then_some("model");
     let body = if api.is_some_and(prefers_anthropic_errors) {
-        let kind = if refusal.status == 404 {
-            "not_found_error"
-        } else {
-            "overloaded_error"
+        let kind = match refusal.status {
+            404 => "not_found_error",
+            429 => "rate_limit_error",
+            _ => "overloaded_error",
         };
         json!({"type": "error", "error": {"type": kind, "message": message}})
     } else {
@@ -145,7 +160,15 @@ fn message(refusal: &Refusal) -> String {
     match (refusal.reason, &refusal.model) {
         (Reason::ModelUnknown, Some(model)) => unknown_model(model, refusal.near.as_deref()),
         (Reason::ModelUnknown, None) => "The model does not exist.".to_owned(),
+        (Reason::LabelsNoMatch, _) => "No model server of the required kind is ready.".to_owned(),
         (Reason::SubsetNoMatch, _) => "None of the allowed model servers is ready.".to_owned(),
+        (Reason::Saturated, _) => {
+            "The model servers are full, and others go before this request. Ask again later.".to_owned()
+        }
+        (Reason::QueueFull, _) => "The model servers are full, and so is the queue. Ask again later.".to_owned(),
+        (Reason::QueueTimeout, _) => {
+            "The model servers had no room for this request in time. Ask again later.".to_owned()
+        }
         (Reason::NoTable | Reason::DiscoveryStale | Reason::NoReadyPod, _) => "No model server is ready.".to_owned(),
     }
 }

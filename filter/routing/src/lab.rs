@@ -37,6 +37,7 @@ fn by_name<'a>(terms: &'a mut Terms, name: &str) -> Option<&'a mut f64> {
         "overdue" => &mut terms.overdue,
         "failed" => &mut terms.failed,
         "stuck" => &mut terms.stuck,
+        "warming" => &mut terms.warming,
         "uncertainty" => &mut terms.uncertainty,
         _ => return None,
     })
@@ -58,6 +59,7 @@ mod tests {
             overdue: 1.0,
             failed: 1.0,
             stuck: 1.0,
+            warming: 1.0,
             uncertainty: 1.0,
         };
         for (name, _) in full.named() {

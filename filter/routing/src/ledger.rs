@@ -19,7 +19,9 @@
 //! estimate of what others sent.
 
 mod asked;
+mod lesson;
 mod memory;
+mod packed;
 mod truth;
 mod worker;
 
@@ -31,6 +33,8 @@ use berth_shared_state::pod::PodKey;
 use berth_shared_state::sealed::{self, Kind, SealError};
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use serde::{Deserialize, Serialize};
+
+use crate::admission::Waiting;
 
 pub use asked::Asked;
 use memory::Memory;
@@ -60,7 +64,7 @@ pub struct OwnLoad {
 }
 
 /// Where a record's requests are in their life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     /// Before the first token: their uncached prompt tokens, and the oldest one's prediction.
     Unanswered { tokens: Tokens, predicted: Millis },
@@ -72,7 +76,7 @@ enum Phase {
 
 /// One or more requests of one view at one pod. Several share a record once folded; `sent_at` and
 /// `answered_at` are then the oldest one's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Record {
     slot: u8,
     count: u32,
@@ -98,11 +102,13 @@ impl InUse {
 }
 
 /// A living view. Its slot is what its records carry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Head {
     nonce: u64,
     slot: u8,
     heartbeat: UnixMillis,
+    /// What waits there, by band, lowest first.
+    waiting: Vec<Waiting>,
 }
 
 /// Everything about one pod.
@@ -112,6 +118,7 @@ struct PodState {
     /// Last seen in the table or used.
     used_at: UnixMillis,
     memory: Memory,
+    #[serde(with = "packed")]
     records: Vec<Record>,
     in_use: Vec<InUse>,
 }
@@ -164,6 +171,12 @@ impl Ledger {
         (middle < rates.len()).then(|| *rates.select_nth_unstable_by(middle, f64::total_cmp).1)
     }
 
+    /// What waits at other living views than this one.
+    pub fn waiting_elsewhere(&self, nonce: u64) -> impl Iterator<Item = &Waiting> {
+        let others = self.views.iter().filter(move |head| head.nonce != nonce);
+        others.flat_map(|head| &head.waiting)
+    }
+
     /// What the requests to the pool were like.
     #[must_use]
     pub const fn asked(&self) -> &Asked {
@@ -203,28 +216,28 @@ impl Ledger {
         }
     }
 
-    /// Replaces a view's records by these, made by `records` under the bound it is given, and the adapters that
-    /// it uses. Without any record the view leaves the ledger.
+    /// Records that a view may have: all share the bound.
+    fn share(&self, nonce: u64) -> usize {
+        let others = self.views.iter().filter(|head| head.nonce != nonce).count();
+        LEDGER_ENTRIES_MAX / others.saturating_add(1)
+    }
+
+    /// Replaces a view's records by these, the adapters that it uses, and what waits there. With nothing of that the
+    /// view leaves the ledger.
     fn replace(
         &mut self,
         nonce: u64,
         now: UnixMillis,
-        records: impl FnOnce(usize) -> Vec<(PodKey, Record)>,
+        records: &[(PodKey, Record)],
         in_use: &[(PodKey, u64)],
+        waiting: &[Waiting],
     ) {
-        let share = LEDGER_ENTRIES_MAX
-            / self
-                .views
-                .iter()
-                .filter(|head| head.nonce != nonce)
-                .count()
-                .saturating_add(1);
-        let records = records(share);
+        let share = self.share(nonce);
         if let Some(known) = self.views.iter().position(|head| head.nonce == nonce) {
             let head = self.views.remove(known);
             self.clear_slot(head.slot);
         }
-        if records.is_empty() {
+        if records.is_empty() && waiting.is_empty() {
             return;
         }
         let slot = self.free_slot();
@@ -232,10 +245,11 @@ impl Ledger {
             nonce,
             slot,
             heartbeat: now,
+            waiting: waiting.to_vec(),
         });
         for (pod, record) in records {
-            if let Some(state) = self.pod_mut(pod, now) {
-                state.records.push(Record { slot, ..record });
+            if let Some(state) = self.pod_mut(*pod, now) {
+                state.records.push(Record { slot, ..*record });
             }
         }
         for (pod, adapter) in in_use.iter().take(share) {
@@ -246,6 +260,28 @@ impl Ledger {
                 });
             }
         }
+    }
+
+    /// The same at one pod, for a view that is here.
+    fn replace_at(&mut self, slot: u8, pod: PodKey, now: UnixMillis, records: &[Record], in_use: &[u64]) {
+        if records.is_empty() && self.pod(pod).is_none() {
+            return;
+        }
+        if let Some(state) = self.pod_mut(pod, now) {
+            state.records.retain(|record| record.slot != slot);
+            state
+                .records
+                .extend(records.iter().map(|record| Record { slot, ..*record }));
+            state.in_use.retain(|used| used.slot != slot);
+            state.in_use.extend(in_use.iter().map(|adapter| InUse {
+                slot,
+                adapter: *adapter,
+            }));
+        }
+    }
+
+    fn head(&mut self, nonce: u64) -> Option<&mut Head> {
+        self.views.iter_mut().find(|head| head.nonce == nonce)
     }
 
     fn clear_slot(&mut self, slot: u8) {
@@ -346,10 +382,11 @@ impl<'a> AtPod<'a> {
         self.0.map_or(Tokens(0), |state| state.memory.filled)
     }
 
-    /// Until when the pod should be avoided after failures; may lie in the past.
+    /// Until when the pod should be avoided after failures; may lie in the past, and then the next request shows
+    /// whether it works again.
     #[must_use]
     pub fn avoided_until(self) -> Option<UnixMillis> {
-        self.0?.memory.avoid_until
+        self.0?.memory.avoided_until()
     }
 
     /// Adapters of requests in flight there, as each view says; several may say the same.

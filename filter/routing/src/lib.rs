@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Everything here is pure. Deciding is total: it never fails, it answers with its reasons.
-//! Deliberately not here: queues, and host calls.
+//! Deliberately not here: host calls.
 
 pub mod limits;
 
@@ -17,7 +17,9 @@ pub mod request;
 
 pub mod prefix;
 
+pub mod admission;
 pub mod catalogue;
+pub mod cookie;
 pub mod cost;
 pub mod decision;
 pub mod header;

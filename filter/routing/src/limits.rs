@@ -1,6 +1,7 @@
 //! Every bound and constant of the reader half, with its unit and reason, once.
 
 use berth_shared_state::limits::NAME_MAX_BYTES;
+use berth_shared_state::units::Millis;
 
 /// Nesting of a JSON body that is followed. Real bodies stay below 20 (tool schemas); one bit per
 /// level fits a machine word.
@@ -70,3 +71,39 @@ pub const PREFIX_BEGINNINGS: usize = 256;
 /// Requests after which their counts are halved: some four times as many as there are counts, so that a share is
 /// more than noise.
 pub const PREFIX_BEGINNINGS_WINDOW: u32 = 1024;
+/// Bytes of the value of a session's cookie: three numbers in hex and two dots.
+pub const COOKIE_VALUE_MAX_BYTES: usize = 3 * 16 + 2;
+/// Bytes of `cookie` headers that are kept of a request, those of Berth alone: a cookie for each of a full config's
+/// pools.
+pub const COOKIES_MAX_BYTES: usize = 8 << 10;
+
+/// Pods up to which a decision looks at all of them: some 4 us.
+pub const DRAW_ABOVE: usize = 64;
+/// Pods of a large pool that a decision looks at besides those that are known to be good for it. The best of 32 is among
+/// the best 3 of 100.
+pub const DRAWN_AT_RANDOM: usize = 32;
+/// Holders of the prompt among them: those of its longest part.
+pub const DRAWN_HOLDERS_MAX: usize = 16;
+/// Holders of the adapter among them.
+pub const DRAWN_ADAPTER_MAX: usize = 16;
+/// Homes of a popular beginning among them.
+pub const DRAWN_HOMES_MAX: usize = 4;
+/// Points of a ring that a key is hashed to ([`crate::decision`]): the paper's number for a peak of 1.05.
+pub const HOME_PROBES: u64 = 21;
+/// Pods behind such a point that are asked whether they serve the request.
+pub const HOME_STEPS: usize = 8;
+/// What is reckoned of all pods of a large pool is reckoned anew with each table, and when it is older than this.
+pub const FIELD_MAX_AGE: Millis = Millis(1_000);
+/// Flows of one band that are told apart: tenants that wait at the same time. Choosing the next looks at each.
+pub const QUEUE_FLOWS_MAX: usize = 256;
+/// Requests that one release lets go at most: each is a decision, and other streams of the worker wait meanwhile.
+pub const RELEASE_MAX: usize = 64;
+/// Requests that one release finds no room for before it ends. Each is of another flow.
+pub const RELEASE_BLOCKED_MAX: usize = 8;
+/// A pool that was full has room again when it has it with this part of the patience, and for a request larger by as
+/// much: otherwise every request that ends would let one in, and the next would be sent away.
+pub const RESUME_PART: f64 = 0.8;
+/// Requests that a pod has room for are counted up to this many: more says nothing more.
+pub const ROOM_MAX: f64 = 1_000.0;
+/// Bounds of `retry-after` in seconds. A second is a scrape; who is told more than a minute leaves for good.
+pub const RETRY_AFTER_RANGE: core::ops::RangeInclusive<u64> = 1..=60;

@@ -10,27 +10,28 @@
 //! replaced by `pods` events; before the first one a static list counts.
 
 mod event;
+mod output;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use berth_shared_state::config::{Config, Discovery, Pool};
 use berth_shared_state::discovery::Found;
-use berth_shared_state::limits::{LEDGER_IN_FLIGHT_MAX, TICK};
+use berth_shared_state::limits::{LEDGER_IN_FLIGHT_MAX, QUEUE_WAIT_MAX, TICK};
 use berth_shared_state::names::Keys;
 use berth_shared_state::pod::PodAddress;
 use berth_shared_state::poll::{self, Effect, Poller, Response, Severity, Target};
 use berth_shared_state::store::{MemoryStore, SharedData};
 use berth_shared_state::table::ScrapeError;
 use berth_shared_state::units::UnixMillis;
-use serde::Serialize;
 
-use crate::decision::{Action, Decision, Why, explain};
+use crate::decision::{Action, explain};
 use crate::ledger::Outcome;
 use crate::prefix::{Blocks, Hasher};
 use crate::request::{Facts, Head, HeadVerdict, PassReason, asks_for_models, classify};
 use crate::view::{self, Steering, View};
 use event::{Answer, Event, Id, Line, Request};
+use output::{decided, listed, passed, plain};
 
 /// The start of virtual time where none is given: the year 2286, later than any clock on a page
 /// and than the sum of a few, so that no LoRA clock is taken for a sum and repaired.
@@ -81,6 +82,8 @@ pub struct Replay {
     pools: Vec<PollerOf>,
     views: Vec<View>,
     in_flight: BTreeMap<String, InFlight>,
+    /// Ids of those that wait, by number.
+    waiting: BTreeMap<u64, Id>,
     requests: u64,
     lines: u64,
     now: UnixMillis,
@@ -104,28 +107,6 @@ struct InFlight {
     worker: usize,
     streams: bool,
     answered: bool,
-}
-
-/// One line of stdout.
-#[derive(Serialize)]
-struct Output<'a> {
-    id: &'a Id,
-    action: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pod: Option<PodAddress>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    endpoints: Option<&'a [PodAddress]>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<u16>,
-    why: Reasons<'a>,
-}
-
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Reasons<'a> {
-    Decided(&'a Why),
-    Passed { reason: PassReason },
-    Listed { reason: &'static str },
 }
 
 impl Replay {
@@ -159,6 +140,7 @@ impl Replay {
             store: MemoryStore::default(),
             pools,
             in_flight: BTreeMap::new(),
+            waiting: BTreeMap::new(),
             requests: 0,
             lines: 0,
             now: start,
@@ -191,7 +173,7 @@ impl Replay {
             self.note(&format!("skipped: {}", line.skipped.join(", ")), answers);
         }
         match line.t {
-            Some(t) => self.advance(t),
+            Some(t) => self.advance(t, answers),
             None => self.note("no time: \"t\" must be a number of milliseconds", answers),
         }
         match line.event {
@@ -200,22 +182,57 @@ impl Replay {
             Event::Models(pod, answer) => self.page(pod, Target::Models(pod), &answer, answers),
             Event::Request(request) => self.request(&request, answers),
             Event::FirstToken(id) => self.first_token(&id),
-            Event::Done(id, status, failed) => self.done(&id, status, failed),
+            Event::Done(id, status, failed) => self.done(&id, status, failed, answers),
         }
     }
 
-    /// Moves the clock, which never goes back, and ticks where a root context would have. One tick
+    /// Moves the clock, which never goes back, and ticks where a root context would have. Where nobody waits, one tick
     /// stands for all that were due since the last event: nothing else happened in between.
-    fn advance(&mut self, t: f64) {
+    fn advance(&mut self, t: f64, answers: &mut Answers) {
         let at = UnixMillis(self.start.0.saturating_add_signed(t.floor() as i64));
-        self.now = self.now.max(at);
-        let due = UnixMillis(self.now.0 - self.now.0 % TICK.0);
-        if due > self.ticked_at {
-            self.ticked_at = due;
-            for view in &mut self.views {
-                view.tick(&self.store, due);
-            }
+        let to = self.now.max(at);
+        let due = UnixMillis(to.0 - to.0 % TICK.0);
+        while !self.waiting.is_empty() && self.ticked_at < due {
+            self.tick(UnixMillis(self.ticked_at.0 - self.ticked_at.0 % TICK.0) + TICK, answers);
         }
+        if due > self.ticked_at {
+            self.tick(due, answers);
+        }
+        self.now = to;
+    }
+
+    fn tick(&mut self, at: UnixMillis, answers: &mut Answers) {
+        self.ticked_at = at;
+        for worker in 0..self.views.len() {
+            if let Some(view) = self.views.get_mut(worker) {
+                view.tick(&self.store, at);
+            }
+            self.release(worker, at, answers);
+        }
+    }
+
+    /// What the glue does with those that may go.
+    fn release(&mut self, worker: usize, now: UnixMillis, answers: &mut Answers) {
+        let Some(view) = self.views.get_mut(worker) else { return };
+        for (number, decision) in view.release(&self.store, now) {
+            let Some(id) = self.waiting.remove(&number) else {
+                continue;
+            };
+            if !matches!(decision.action, Action::Route { .. }) {
+                self.in_flight.remove(&id.to_string());
+            }
+            answers.out.push(decided(&id, &decision));
+        }
+    }
+
+    /// The end of the input: time passes until nobody waits any more.
+    pub fn finish(&mut self) -> Answers {
+        let mut answers = Answers::default();
+        let last = self.now + QUEUE_WAIT_MAX + TICK;
+        while !self.waiting.is_empty() && self.ticked_at < last {
+            self.tick(self.ticked_at + TICK, &mut answers);
+        }
+        answers
     }
 
     /// A whole set of pods: of the pool named, of the only one, or each of the pool whose list has
@@ -312,9 +329,9 @@ impl Replay {
             return answers.out.push(listed(&request.id, status));
         }
         let facts = read(&head, request, self.config.body.hold_bytes);
-        let facts = facts.and_then(|(facts, prompt)| match view.lacks_model(&facts, &steering) {
+        let facts = facts.and_then(|read| match view.lacks_model(&read.0, &steering) {
             true => Err(PassReason::BodyTooLarge),
-            false => Ok((facts, prompt)),
+            false => Ok(read),
         });
         match facts {
             Err(reason) => {
@@ -322,18 +339,22 @@ impl Replay {
                 let text = format!("passed to the proxy's own balancer: {}\n", reason.as_str());
                 answers.explained = self.in_full.then(|| (plain(&request.id), text));
             }
-            Ok((facts, prompt)) => {
+            Ok((facts, prompt, body)) => {
                 let (id, steering) = (self.requests, &steering);
                 let asked = view::Request {
                     id,
                     facts: &facts,
                     prompt: &prompt,
                     steering,
+                    body,
                     in_full: self.in_full,
                 };
                 let decision = view.decide(&self.store, &asked, self.now);
-                if matches!(decision.action, Action::Route { .. }) {
+                if matches!(decision.action, Action::Route { .. } | Action::Hold) {
                     self.follow(&request.id, worker, facts.stream);
+                }
+                if decision.action == Action::Hold {
+                    self.waiting.insert(self.requests, request.id.clone());
                 }
                 answers.out.push(decided(&request.id, &decision));
                 answers.explained = self
@@ -356,6 +377,7 @@ impl Replay {
         if let Some(same) = self.in_flight.insert(id.to_string(), request)
             && let Some(view) = self.views.get_mut(same.worker)
         {
+            self.waiting.remove(&same.number);
             view.on_end(&self.store, same.number, Outcome::Abandoned, self.now);
         }
     }
@@ -370,7 +392,7 @@ impl Replay {
         }
     }
 
-    fn done(&mut self, id: &Id, status: Option<u16>, failed: bool) {
+    fn done(&mut self, id: &Id, status: Option<u16>, failed: bool, answers: &mut Answers) {
         let Some(request) = self.in_flight.remove(&id.to_string()) else {
             return;
         };
@@ -381,9 +403,12 @@ impl Replay {
             Some(status) => Outcome::of_status(status, false),
             None => Outcome::Abandoned,
         };
+        // One that waits has no answer yet: its client left.
+        self.waiting.remove(&request.number);
         if let Some(view) = self.views.get_mut(request.worker) {
             view.on_end(&self.store, request.number, outcome, self.now);
         }
+        self.release(request.worker, self.now, answers);
     }
 }
 
@@ -395,8 +420,8 @@ fn headers(request: &Request) -> Vec<(&str, &[u8])> {
         .collect()
 }
 
-/// What the glue does with a head and a body that comes in one piece.
-fn read(head: &Head<'_>, request: &Request, hold_bytes: usize) -> Result<(Facts, Blocks), PassReason> {
+/// What the glue does with a head and a body that comes in one piece. The number: bytes of a body that is held whole.
+fn read(head: &Head<'_>, request: &Request, hold_bytes: usize) -> Result<(Facts, Blocks, Option<usize>), PassReason> {
     let body = request.body.as_bytes();
     let mut reader = match classify(head, hold_bytes) {
         HeadVerdict::Pass(reason) => return Err(reason),
@@ -405,61 +430,12 @@ fn read(head: &Head<'_>, request: &Request, hold_bytes: usize) -> Result<(Facts,
     let held = body.get(..reader.bound()).unwrap_or(body);
     let mut hasher = Hasher::default();
     reader.feed(held, &mut hasher);
-    let facts = if held.len() == body.len() {
-        reader.finish()
+    let (facts, whole) = if held.len() == body.len() {
+        (reader.finish(), Some(body.len()))
     } else {
-        reader.facts()
+        (reader.facts(), None)
     };
-    Ok((facts, hasher.finish()))
-}
-
-/// An id as a person types it: a string without its quotes.
-fn plain(id: &Id) -> String {
-    id.as_str().map_or_else(|| id.to_string(), str::to_owned)
-}
-
-fn listed(id: &Id, status: u16) -> String {
-    write(&Output {
-        id,
-        action: "reply",
-        pod: None,
-        endpoints: None,
-        status: Some(status),
-        why: Reasons::Listed { reason: "models" },
-    })
-}
-
-fn passed(id: &Id, reason: PassReason) -> String {
-    write(&Output {
-        id,
-        action: "pass",
-        pod: None,
-        endpoints: None,
-        status: None,
-        why: Reasons::Passed { reason },
-    })
-}
-
-fn decided(id: &Id, decision: &Decision) -> String {
-    let (action, endpoints, status) = match &decision.action {
-        Action::Route { endpoints, .. } => ("route", Some(endpoints.as_slice()), None),
-        Action::Reply(refusal) => ("reply", None, Some(refusal.status)),
-        Action::Pass(_) => ("pass", None, None),
-    };
-    let pod = endpoints.and_then(|list| list.first().copied());
-    write(&Output {
-        id,
-        action,
-        pod,
-        endpoints,
-        status,
-        why: Reasons::Decided(&decision.why),
-    })
-}
-
-/// Plain structs of numbers and text always become JSON.
-fn write(output: &Output<'_>) -> String {
-    serde_json::to_string(output).unwrap_or_default()
+    Ok((facts, hasher.finish(), whole))
 }
 
 #[cfg(test)]

@@ -11,9 +11,12 @@
 //! Shared data comes in as an argument, so that nothing here holds a host. Deliberately not here:
 //! reading bodies ([`crate::request`]), and what the proxy is told of a decision ([`crate::header`]).
 
+mod counts;
+mod line;
 mod pool;
 mod prefix;
 mod seen;
+mod session;
 mod share;
 mod sizes;
 mod steering;
@@ -29,13 +32,16 @@ use berth_shared_state::store::SharedData;
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use fastrand::Rng;
 
+use crate::admission::Class;
 use crate::catalogue::{self, Catalogue};
-use crate::decision::{self, Action, Ask, Booking, Decision, Naming, Reason, Refusal, Why};
+use crate::decision::{self, Action, Admit, Ask, Booking, Decision, Naming, Reason, Refusal, Why};
 use crate::header;
-use crate::ledger::{Asked, Outcome, Sent, Synced};
+use crate::ledger::{Asked, Outcome, Sent};
 use crate::prefix::{Blocks, Written, seed};
 use crate::request::{Facts, ModelsQuestion};
 use crate::rewrite::{self, Sender};
+pub use counts::Counts;
+use line::{Line, Way};
 use pool::PoolView;
 pub use pool::TableError;
 pub use steering::Steering;
@@ -58,27 +64,10 @@ pub struct Request<'a> {
     pub prompt: &'a Blocks,
     /// What trusted headers say.
     pub steering: &'a Steering,
+    /// Bytes of its body, where the host can keep it and let it go later.
+    pub body: Option<usize>,
     /// Give reasons for every candidate, not only for the endpoints.
     pub in_full: bool,
-}
-
-/// What happened to shared data, counted since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Tables decoded: changes seen.
-    pub tables_decoded: u64,
-    /// Tables that could not be read or opened.
-    pub tables_unreadable: u64,
-    /// Ledger writes.
-    pub ledger_writes: u64,
-    /// Ledger writes left for later after losing every race.
-    pub ledger_lost_races: u64,
-    /// Ledger reads or writes that the host refused, or that did not fit.
-    pub ledger_refusals: u64,
-    /// Pages of prefix indexes written.
-    pub prefix_writes: u64,
-    /// Pages of prefix indexes not written: others were faster, or the host refused.
-    pub prefix_lost: u64,
 }
 
 /// A routed request in flight.
@@ -88,8 +77,12 @@ struct Routed {
     endpoints: Vec<PodAddress>,
     /// KV tokens that it takes.
     takes: Tokens,
-    /// What the prefix index was told.
-    written: Written,
+    /// What the prefix index was told of the prompt, and of the session.
+    written: [Written; 2],
+    /// Tokens of its context, where a cookie says who holds it.
+    context: Option<Tokens>,
+    /// The client's cookies need not go by plain HTTP.
+    secure: bool,
     /// What it is like, if engines count it as it was read.
     asked: Option<Asked>,
 }
@@ -99,6 +92,10 @@ struct Routed {
 pub struct View {
     config: Rc<Config>,
     pools: Vec<PoolView>,
+    /// Who waits for each pool; nothing where nobody can.
+    lines: Vec<Line>,
+    /// Those who gave way to others, until they are told.
+    leaving: Vec<(u64, Decision)>,
     rng: Rng,
     routed: BTreeMap<u64, Routed>,
     counts: Counts,
@@ -111,7 +108,11 @@ impl View {
     /// ledger; `seed` is for choices among near-equals.
     #[must_use]
     pub fn new(config: Rc<Config>, nonce: u64, seed: u64) -> Self {
+        let admission = &config.admission;
+        let lines = if admission.is_on() { config.pools.len() } else { 0 };
         Self {
+            lines: (0..lines).map(|_| Line::new(admission)).collect(),
+            leaving: Vec::new(),
             pools: config
                 .pools
                 .iter()
@@ -167,16 +168,35 @@ impl View {
         unread && steering.model.is_none() && steering.pool.is_none() && self.config.pools.len() > 1
     }
 
-    /// Decides, and books the request where it is routed.
+    /// Decides, and books the request where it is routed. One that is to be held is in the queue then, and comes out of
+    /// [`Self::release`] once.
     pub fn decide(&mut self, store: &dyn SharedData, request: &Request<'_>, now: UnixMillis) -> Decision {
         let config = Rc::clone(&self.config);
-        let asked = model_of(request);
         let target = rewritten(&config, request, &mut self.rng);
-        let model = target.or(asked);
+        let model = target.or(model_of(request));
         let index = match request.steering.pool {
             Some(pool) => pool,
             None => self.choose_pool(store, model, now),
         };
+        let way = Way { index, target };
+        match Class::of(&config.admission, request.steering) {
+            None => self.decide_at(store, request, way, None, now),
+            Some(class) => self.admit(store, request, way, class, now),
+        }
+    }
+
+    /// Decides where a request of a pool goes, and books it. `admit`: only where there is room.
+    fn decide_at(
+        &mut self,
+        store: &dyn SharedData,
+        request: &Request<'_>,
+        Way { index, target }: Way<'_>,
+        admit: Option<Admit<'_>>,
+        now: UnixMillis,
+    ) -> Decision {
+        let config = Rc::clone(&self.config);
+        let asked = model_of(request);
+        let model = target.or(asked);
         self.refresh_table(store, index, now);
         let (Some(pool), Some(view)) = (config.pools.get(index), self.pools.get_mut(index)) else {
             return nobody_decides();
@@ -185,25 +205,41 @@ impl View {
         let chains = view
             .prefix
             .as_ref()
-            .filter(|_| prefix::is_cached(request.facts))
+            .filter(|_| pool.routing.prefix.enabled && prefix::is_cached(request.facts))
             .map(|_| {
                 let salt = request.facts.cache_salt.as_deref().unwrap_or_default();
                 request.prompt.chains(seed(model.unwrap_or_default(), salt))
             });
         let start = chains.as_ref().and_then(|chains| view.beginning(chains));
-        let mut pods = view.pods(pool, now);
-        let found = view.look_up(store, chains.as_ref(), &mut pods);
+        let mut ask = Ask {
+            model,
+            start,
+            ..Ask::new(request.facts, view.bytes_per_token(), view.expected_output(pool))
+        };
+        let session = view.session(pool, request, &ask);
+        ask.start = session.start().or(start);
+        view.look_over(pool, now);
+        let found = view.look_up(store, chains.as_ref());
+        let joined = view.join(store, &session, now);
+        let subset = request.steering.subset.as_deref();
+        // Who asks for all pods, or for some by name, gets them; whether there is room is asked of all, too.
+        let drawn = if subset.is_some() || request.in_full || admit.is_some() {
+            None
+        } else {
+            view.draw(pool, &ask, &joined.held(&found), &mut self.rng, now)
+        };
+        let mut pods = view.pods(pool, drawn.as_ref(), now);
+        pool::note_cached(&mut pods, drawn.as_ref(), &found, chains.as_ref());
+        joined.note(&mut pods, drawn.as_ref());
         let input = decision::Input {
             pool,
             snapshot: view.snapshot(),
             pods: &pods,
+            drawn: view.part(drawn.as_ref()),
             facts: view.facts(),
-            ask: Ask {
-                model,
-                start,
-                ..Ask::new(request.facts, view.bytes_per_token(), view.expected_output(pool))
-            },
-            subset: request.steering.subset.as_deref(),
+            ask,
+            subset,
+            admit,
             now,
             in_full: request.in_full,
         };
@@ -211,13 +247,16 @@ impl View {
         decision.why.asked = asked.filter(|_| target.is_some()).map(str::to_owned);
         decision.why.base = catalogue::base_of(pool, view.snapshot(), model).map(str::to_owned);
         if let Action::Route { endpoints, booking } = &decision.action {
-            let written = view.write(store, found, endpoints.first(), booking.context, &pods);
-            self.counts.prefix(&written);
+            let written =
+                [found, joined.found].map(|found| view.write(store, found, endpoints.first(), booking.context, &pods));
+            written.iter().for_each(|written| self.counts.prefix(written));
             let routed = Routed {
                 pool: index,
                 endpoints: endpoints.clone(),
                 takes: booking.context,
                 written,
+                context: view.sealer.as_ref().map(|_| ask.prompt + ask.output),
+                secure: request.steering.secure,
                 asked: Asked::of(request.facts),
             };
             self.book(store, request, routed, *booking, now);
@@ -278,10 +317,13 @@ impl View {
     /// The first byte of a response body came. `is_stream`: the response is an event stream, whose
     /// first byte is the first token; any other first byte is the last one too.
     pub fn on_first_byte(&mut self, store: &dyn SharedData, id: u64, status: u16, is_stream: bool, now: UnixMillis) {
-        let teaches = is_stream && (200..300).contains(&status);
+        let is_good = (200..300).contains(&status);
         if let Some(view) = self.routed.get(&id).and_then(|routed| self.pools.get_mut(routed.pool)) {
             self.counts
-                .ledger(view.ledger.first_token(store, id, is_stream, teaches, now));
+                .ledger(view.ledger.first_token(store, id, is_stream, is_good, now));
+            if is_good {
+                self.counts.ledger(view.ledger.answered(store, id, now));
+            }
         }
     }
 
@@ -320,7 +362,9 @@ impl View {
             let filled = view.ledger.ledger().at(serving.key()).filled() + routed.takes;
             let row = view.snapshot().and_then(|snapshot| snapshot.pod(serving));
             let to = row.map(|row| prefix::stamp(row, filled));
-            prefix.take_back(store, &mut routed.written, to);
+            for written in &mut routed.written {
+                prefix.take_back(store, written, to);
+            }
         }
         self.counts
             .ledger(view.ledger.moved(store, id, &failed, serving.key(), now));
@@ -331,13 +375,15 @@ impl View {
     /// A request is over. To be called for every decided request, once.
     pub fn on_end(&mut self, store: &dyn SharedData, id: u64, outcome: Outcome, now: UnixMillis) {
         let Some(mut routed) = self.routed.remove(&id) else {
-            return;
+            return self.leave(store, id, now);
         };
         if let Some(view) = self.pools.get_mut(routed.pool) {
             // A client that leaves leaves its prompt in the cache.
             let computed = matches!(outcome, Outcome::Success | Outcome::Abandoned);
             if let Some(prefix) = view.prefix.as_ref().filter(|_| !computed) {
-                prefix.take_back(store, &mut routed.written, None);
+                for written in &mut routed.written {
+                    prefix.take_back(store, written, None);
+                }
             }
             // Engines count what they answered, not what they refused.
             if let Some(asked) = routed.asked.filter(|_| outcome == Outcome::Success) {
@@ -349,6 +395,7 @@ impl View {
 
     /// To be called on every tick. An idle worker touches no shared data.
     pub fn tick(&mut self, store: &dyn SharedData, now: UnixMillis) {
+        self.lines.iter_mut().for_each(Line::tick);
         for index in 0..self.pools.len() {
             if self.routed.values().any(|routed| routed.pool == index) {
                 self.refresh_table(store, index, now);
@@ -409,6 +456,7 @@ impl View {
             streams: request.facts.stream,
         };
         self.counts.ledger(view.ledger.sent(store, &sent, now));
+        view.sent_adapter(booking.adapter, *first);
         if self.routed.len() >= LEDGER_IN_FLIGHT_MAX {
             self.routed.pop_first();
         }
@@ -469,22 +517,6 @@ fn nobody_decides() -> Decision {
         action: Action::Pass(Reason::NoTable),
         refresh_models: false,
         why: Why::default(),
-    }
-}
-
-impl Counts {
-    fn prefix(&mut self, written: &Written) {
-        self.prefix_writes += u64::from(written.pages);
-        self.prefix_lost += u64::from(written.lost);
-    }
-
-    const fn ledger(&mut self, synced: Synced) {
-        match synced {
-            Synced::Idle => {}
-            Synced::Written => self.ledger_writes += 1,
-            Synced::LostRace => self.ledger_lost_races += 1,
-            Synced::TooLarge | Synced::Refused(_) => self.ledger_refusals += 1,
-        }
     }
 }
 

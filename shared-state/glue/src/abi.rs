@@ -27,6 +27,13 @@ unsafe extern "C" {
         value: *const u8,
         value_size: usize,
     ) -> u32;
+    pub fn proxy_add_header_map_value(
+        kind: u32,
+        key: *const u8,
+        key_size: usize,
+        value: *const u8,
+        value_size: usize,
+    ) -> u32;
     pub fn proxy_remove_header_map_value(kind: u32, key: *const u8, key_size: usize) -> u32;
     pub fn proxy_get_property(path: *const u8, path_size: usize, data: *mut *mut u8, size: *mut usize) -> u32;
     pub fn proxy_set_property(path: *const u8, path_size: usize, value: *const u8, value_size: usize) -> u32;
@@ -104,6 +111,7 @@ mod native {
         proxy_get_header_map_pairs(kind: u32, data: *mut *mut u8, size: *mut usize);
         proxy_get_header_map_value(kind: u32, key: *const u8, ks: usize, data: *mut *mut u8, size: *mut usize);
         proxy_replace_header_map_value(kind: u32, key: *const u8, ks: usize, value: *const u8, vs: usize);
+        proxy_add_header_map_value(kind: u32, key: *const u8, ks: usize, value: *const u8, vs: usize);
         proxy_remove_header_map_value(kind: u32, key: *const u8, ks: usize);
         proxy_get_property(path: *const u8, ps: usize, data: *mut *mut u8, size: *mut usize);
         proxy_set_property(path: *const u8, ps: usize, value: *const u8, vs: usize);

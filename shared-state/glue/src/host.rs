@@ -210,6 +210,15 @@ pub fn set_header(map: Map, name: &str, value: &[u8]) -> HostResult<()> {
     })
 }
 
+/// Adds a header beside its other copies.
+///
+/// # Errors
+/// When the map cannot be written in this phase.
+pub fn add_header(map: Map, name: &str, value: &[u8]) -> HostResult<()> {
+    // SAFETY: live slices.
+    done(unsafe { abi::proxy_add_header_map_value(map as u32, name.as_ptr(), name.len(), value.as_ptr(), value.len()) })
+}
+
 /// Removes all copies of a header.
 ///
 /// # Errors

@@ -50,8 +50,10 @@ pub trait Vm {
     fn response_body(&mut self, _stream: u32, _size: usize, _end: bool) -> Action {
         Action::Continue
     }
-    /// The stream is over; properties can still be read.
-    fn logged(&mut self, _stream: u32) {}
+    /// The stream is over; properties can still be read. Returned streams are let go afterwards.
+    fn logged(&mut self, _stream: u32) -> Vec<Resume> {
+        Vec::new()
+    }
     /// The context is gone.
     fn deleted(&mut self, _context: u32) {}
 }
@@ -78,6 +80,12 @@ macro_rules! export_vm {
 
             fn vm<T>(otherwise: T, f: impl FnOnce(&mut $type) -> T) -> T {
                 VM.with(|vm| with(vm, otherwise, f))
+            }
+
+            fn resume(streams: Vec<Resume>) {
+                for Resume(stream) in streams {
+                    let _ = host::resume_request(stream);
+                }
             }
 
             #[cfg(target_os = "wasi")]
@@ -121,9 +129,7 @@ macro_rules! export_vm {
             }
             #[unsafe(no_mangle)]
             pub extern "C" fn proxy_on_tick(root: u32) {
-                for Resume(stream) in vm(Vec::new(), |vm| vm.tick(root)) {
-                    let _ = host::resume_request(stream);
-                }
+                resume(vm(Vec::new(), |vm| vm.tick(root)));
             }
             #[unsafe(no_mangle)]
             pub extern "C" fn proxy_on_http_call_response(_: u32, token: u32, headers: usize, _: usize, _: usize) {
@@ -163,7 +169,7 @@ macro_rules! export_vm {
             }
             #[unsafe(no_mangle)]
             pub extern "C" fn proxy_on_log(stream: u32) {
-                vm((), |vm| vm.logged(stream));
+                resume(vm(Vec::new(), |vm| vm.logged(stream)));
             }
             #[unsafe(no_mangle)]
             pub extern "C" fn proxy_on_delete(context: u32) {

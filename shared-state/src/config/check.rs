@@ -34,6 +34,7 @@ pub(super) enum Is {
     Bool(bool),
     /// Milliseconds, bytes or a count.
     Number(u64),
+    Integer(i64),
     Word(String),
     Address(PodAddress),
     List(Vec<Checked>),
@@ -186,6 +187,7 @@ impl Walk {
             (Preset::Unset(_), _) => Is::Unset,
             (Preset::Bool(value), _) => Is::Bool(value),
             (Preset::Number(number), _) => Is::Number(number),
+            (Preset::Integer(number), _) => Is::Integer(number),
             (Preset::Word(word), _) => Is::Word(word.to_owned()),
             (Preset::Empty, Kind::Section(section)) => Is::Record(self.record(section, &[])),
             (Preset::Empty, Kind::List(_)) => Is::List(Vec::new()),
@@ -337,11 +339,16 @@ fn scalar(kind: Kind, found: &Json) -> Result<Is, String> {
             Some(number) if (min..=max).contains(&number) => Ok(Is::Number(number)),
             _ => Err(must()),
         },
-        (Kind::Count { .. } | Kind::Bool, Json::Text(_)) => Err(format!("{}, without quotes", must())),
+        (Kind::Integer { min, max }, Json::Number(_)) => match found.integer() {
+            Some(number) if (min..=max).contains(&number) => Ok(Is::Integer(number)),
+            _ => Err(must()),
+        },
+        (Kind::Count { .. } | Kind::Integer { .. } | Kind::Bool, Json::Text(_)) => {
+            Err(format!("{}, without quotes", must()))
+        }
         (Kind::Choice(names), Json::Text(text)) => choice(names, text).map_err(|hint| must() + &hint),
         (Kind::Text(rule), Json::Text(text)) if (rule.accepts)(text) => Ok(Is::Word(text.clone())),
         (Kind::Address, Json::Text(text)) => address(text),
-        (Kind::Reserved(_), Json::Object(entries)) if entries.is_empty() => Ok(Is::Unset),
         _ => Err(must()),
     }
 }

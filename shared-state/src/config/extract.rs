@@ -7,13 +7,13 @@ use serde::de::value::{Error, StrDeserializer};
 
 use super::check::{Checked, Is, Record};
 use super::{
-    Adapters, Asks, Body, Config, Discovery, ModelNames, Pool, PortOf, Prefix, Rewrite, Routing, Scrape, Service,
-    StatusPage, Target, Trust,
+    Adapters, Admission, Affinity, Asks, Body, Caps, Config, Discovery, Labelled, ModelNames, Objective, Pool, PortOf,
+    Prefix, Queue, Rewrite, Routing, Scrape, Service, StatusPage, Target, Told, Trust,
 };
 use crate::discovery::range::Range;
 use crate::limits::{STALE_AFTER_FLOOR, STALE_AFTER_INTERVALS};
 use crate::pod::PodAddress;
-use crate::units::Millis;
+use crate::units::{Millis, Tokens};
 
 /// The name of a rewrite that applies to all names.
 const CATCH_ALL: &str = "*";
@@ -36,6 +36,14 @@ impl Record {
         match self.is(key) {
             Is::Number(number) => Some(*number),
             _ => None,
+        }
+    }
+
+    /// The checker holds its bounds, which an `i16` has room for.
+    fn priority(&self, key: &str) -> i16 {
+        match self.is(key) {
+            Is::Integer(number) => i16::try_from(*number).unwrap_or_default(),
+            _ => 0,
         }
     }
 
@@ -127,6 +135,7 @@ pub(super) fn config(document: &Record, epoch: u64) -> Config {
         pools,
         trust: Trust {
             headers: document.record("trust").words("headers"),
+            filters: document.record("trust").records("filters", told),
         },
         models: ModelNames {
             list: document.record("models").flag("list"),
@@ -134,6 +143,7 @@ pub(super) fn config(document: &Record, epoch: u64) -> Config {
             hidden: document.record("models").words("hidden"),
         },
         rewrites: document.records("rewrites", rewrite),
+        admission: admission(document.record("admission")),
         body: Body {
             mode: document.record("body").choice("mode").unwrap_or_default(),
             hold_bytes: document.record("body").count("hold") as usize,
@@ -147,6 +157,18 @@ pub(super) fn config(document: &Record, epoch: u64) -> Config {
     };
     config.settle(host);
     config
+}
+
+fn told(told: &Record) -> Told {
+    let from = told.record("from");
+    let (at, path): (&[&str], Vec<String>) = match from.word("filter_state") {
+        Some(key) => (&["filter_state"], vec![key]),
+        None => (&["metadata", "filter_metadata"], from.words("metadata")),
+    };
+    Told {
+        input: told.name("input"),
+        path: at.iter().map(|&part| part.to_owned()).chain(path).collect(),
+    }
 }
 
 fn pool_of(pool: &Record) -> Pool {
@@ -168,6 +190,16 @@ fn pool_of(pool: &Record) -> Pool {
         },
         scrape,
         routing,
+        labels: pool.records("labels", labelled),
+    }
+}
+
+fn labelled(record: &Record) -> Labelled {
+    let pods = record.words("pods");
+    Labelled {
+        label: record.name("label"),
+        pods: pods.iter().filter_map(|text| text.parse().ok()).collect(),
+        ranges: pods.iter().filter_map(|text| text.parse().ok()).collect(),
     }
 }
 
@@ -179,6 +211,29 @@ fn rewrite(rewrite: &Record) -> Rewrite {
             weight: target.count("weight").max(1),
         }),
         sticky: rewrite.choice("sticky").unwrap_or_default(),
+    }
+}
+
+fn admission(admission: &Record) -> Admission {
+    let patience = admission.millis("patience");
+    let objectives = admission.records("objectives", |objective| Objective {
+        name: objective.name("name"),
+        priority: objective.priority("priority"),
+        patience: objective.number("patience").map_or(patience, Millis),
+    });
+    let queue = admission.record("queue");
+    let size = |key| queue.number(key).map(|size| size as usize);
+    let (max_requests, max_bytes) = (queue.count("max_requests") as usize, queue.count("max_bytes") as usize);
+    Admission {
+        objectives,
+        patience,
+        queue: queue.flag("enabled").then(|| Queue {
+            max_requests,
+            max_bytes,
+            band_requests: size("band_requests").map_or(max_requests, |band| band.min(max_requests)),
+            band_bytes: size("band_bytes").map_or(max_bytes, |band| band.min(max_bytes)),
+            max_wait: queue.millis("max_wait"),
+        }),
     }
 }
 
@@ -253,5 +308,24 @@ fn routing(routing: &Record, interval: Millis) -> Routing {
             enabled: routing.record("prefix").flag("enabled"),
             max_bytes: routing.record("prefix").count("max_bytes") as usize,
         },
+        affinity: affinity(routing.record("affinity")),
+        require: routing.words("require"),
+        retry_apart: routing.word("retry_apart"),
+        caps: Caps {
+            requests: routing.number("max_requests").and_then(|max| max.try_into().ok()),
+            tokens: routing.number("max_tokens").map(Tokens),
+        },
+        slow_start: routing.millis("slow_start"),
+    }
+}
+
+fn affinity(affinity: &Record) -> Affinity {
+    match affinity.word("by").as_deref() {
+        Some("session") => Affinity::Session,
+        Some("cookie") => Affinity::Cookie {
+            key: affinity.record("key").name("env"),
+            max_age: affinity.millis("max_age"),
+        },
+        _ => Affinity::None,
     }
 }

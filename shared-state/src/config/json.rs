@@ -47,6 +47,16 @@ impl Json {
             .as_u64()
             .or_else(|| number.as_f64().filter(exact).map(|value| value as u64))
     }
+
+    /// A whole number that may be negative; `-1.0` is one, as above.
+    pub(super) fn integer(&self) -> Option<i64> {
+        const EXACT: f64 = 9_007_199_254_740_992.0;
+        let Self::Number(number) = self else { return None };
+        let exact = |value: &f64| value.fract() == 0.0 && value.abs() <= EXACT;
+        number
+            .as_i64()
+            .or_else(|| number.as_f64().filter(exact).map(|value| value as i64))
+    }
 }
 
 /// A text in quotes, cut and escaped.

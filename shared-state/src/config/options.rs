@@ -3,13 +3,17 @@
 //! The numbers stand in `limits.rs`, the names of headers and clusters in `names.rs`. Deliberately
 //! not here: rules between two options (`relations.rs`).
 
+mod admission;
 mod discovery;
+mod routing;
 
 use super::schema::{Field, Kind, List, Preset, Section};
-use super::values::{CLUSTER, HEADER_NAME, MODEL_NAME, PATH, POOL_NAME, ROUTE, TextRule, VARIABLE};
+use super::values::{CLUSTER, HEADER_NAME, MODEL_NAME, PATH, POOL_NAME, PROPERTY_KEY, ROUTE, TextRule, VARIABLE};
 use crate::limits;
 use crate::names;
+use admission::ADMISSION;
 use discovery::DISCOVERY;
+use routing::{LABELLED, ROUTING};
 
 const fn field(key: &'static str, kind: Kind, preset: Preset, doc: &'static str) -> Field {
     Field { key, kind, preset, doc }
@@ -106,9 +110,9 @@ pub(super) static DOCUMENT: Section = Section {
         ),
         field(
             "admission",
-            Kind::Reserved("the hold queue is not in this version; leave `admission` out"),
+            Kind::Section(&ADMISSION),
             Preset::Empty,
-            "Reserved for holding requests back until a pod has room.",
+            "Who goes first, who waits and who is sent away when the pods are full.",
         ),
     ],
 };
@@ -173,7 +177,18 @@ static POOL: Section = Section {
             "routing",
             Kind::Section(&ROUTING),
             Preset::Empty,
-            "What the decision starts from.",
+            "What the decision starts from, and what an operator wants of it.",
+        ),
+        field(
+            "labels",
+            Kind::List(&List {
+                of: Kind::Section(&LABELLED),
+                noun: "labels",
+                min: 0,
+                max: limits::LABELS_CONFIGURED_MAX,
+            }),
+            Preset::Empty,
+            "Labels of pods, besides those that discovery brings: `zone` and `node` of Kubernetes, `zone` of `envoy_admin`, `labels` of a JSON list. `routing.require` and `routing.retry_apart` look at them.",
         ),
     ],
 };
@@ -315,82 +330,76 @@ static KNOWN_ADAPTER: Section = Section {
     ],
 };
 
-static ROUTING: Section = Section {
-    path: "pools[].routing",
-    doc: "What the decision starts from, before it has observed anything.",
-    fields: &[
-        field(
-            "prefill_tokens_per_second",
-            Kind::Count {
-                min: 1,
-                max: limits::PREFILL_TOKENS_PER_SECOND_MAX as u64,
-            },
-            Preset::Number(limits::PREFILL_TOKENS_PER_SECOND as u64),
-            "Prompt tokens that a pod takes in per second. Replaced by what is observed, so it matters for the first requests only.",
-        ),
-        field(
-            "expected_output_tokens",
-            Kind::Count {
-                min: 1,
-                max: limits::EXPECTED_OUTPUT_TOKENS_MAX as u64,
-            },
-            Preset::Number(limits::EXPECTED_OUTPUT_TOKENS as u64),
-            "Output tokens expected of a request that sets no bound. They must fit into the pod's KV cache beside the prompt. Replaced by the mean of what the engines count, so it matters for the first requests only.",
-        ),
-        field(
-            "stale_after",
-            Kind::Duration {
-                min: limits::STALE_AFTER_MIN,
-                max: limits::STALE_AFTER_MAX,
-            },
-            Preset::Unset("5 x `scrape.interval`, at least 5s"),
-            "A reading older than this says nothing. At least 3 x `scrape.interval`, or one lost scrape makes a healthy pod unknown.",
-        ),
-        field(
-            "prefix",
-            Kind::Section(&PREFIX),
-            Preset::Empty,
-            "The memory of which pod was sent which prompts.",
-        ),
-    ],
-};
-
-static PREFIX: Section = Section {
-    path: "pools[].routing.prefix",
-    doc: "The memory of which pod was sent which prompts, by hashes of their blocks: a request whose prompt begins like an earlier one costs less where that one went. All workers of the process share it.",
-    fields: &[
-        field(
-            "enabled",
-            Kind::Bool,
-            Preset::Bool(true),
-            "Turn it off where the engines cache no prefixes. It is off under the hosts nginx and kong: their shared memory is small.",
-        ),
-        field(
-            "max_bytes",
-            Kind::Size {
-                min: limits::PREFIX_MIN_BYTES,
-                max: limits::PREFIX_TOTAL_MAX_BYTES,
-            },
-            Preset::Number(limits::PREFIX_MAX_BYTES as u64),
-            "Bytes of the proxy's shared data that it may take. It takes them as needed: 15 to 40 KB for a pod with 430,000 KV tokens. All pools of a process together take at most 64MiB, each an equal part.",
-        ),
-    ],
-};
-
 static TRUST: Section = Section {
     path: "trust",
-    doc: "Which steering inputs are believed. Untrusted copies are removed from every request. Filter state and metadata of an earlier filter are not a source yet; they come later.",
-    fields: &[field(
-        "headers",
-        Kind::List(&List {
-            of: Kind::Choice(&names::TRUSTABLE),
-            noun: "different names of steering headers",
-            min: 0,
-            max: names::TRUSTABLE.len(),
-        }),
-        Preset::Empty,
-        "Request headers to believe. Name one only where a hop in front of this proxy sets or removes it on every request: otherwise clients steer.",
-    )],
+    doc: "Which steering inputs are believed. Untrusted copies are removed from every request.",
+    fields: &[
+        field(
+            "headers",
+            Kind::List(&List {
+                of: Kind::Choice(&names::TRUSTABLE),
+                noun: "different names of steering headers",
+                min: 0,
+                max: names::TRUSTABLE.len(),
+            }),
+            Preset::Empty,
+            "Request headers to believe. Name one only where a hop in front of this proxy sets or removes it on every request: otherwise clients steer.",
+        ),
+        field(
+            "filters",
+            Kind::List(&List {
+                of: Kind::Section(&TOLD),
+                noun: "objects with different `input`",
+                min: 0,
+                max: names::TELLABLE.len(),
+            }),
+            Preset::Empty,
+            "What filters before Berth in the same proxy found out, such as the tenant in a verified token. Where one says nothing of a request, a trusted header may.",
+        ),
+    ],
+};
+
+static TOLD: Section = Section {
+    path: "trust.filters[]",
+    doc: "A steering input, and where an earlier filter leaves it. Clients cannot write there.",
+    fields: &[
+        field(
+            "input",
+            Kind::Choice(&names::TELLABLE),
+            Preset::Required,
+            "Which input, by the name of its header. Each once.",
+        ),
+        field(
+            "from",
+            Kind::OneOf(&TOLD_FROM),
+            Preset::Required,
+            "Where it stands. Texts only: a number or a list in metadata says nothing.",
+        ),
+    ],
+};
+
+static TOLD_FROM: Section = Section {
+    path: "trust.filters[].from",
+    doc: "Dynamic metadata or filter state of the request.",
+    fields: &[
+        field(
+            "metadata",
+            Kind::List(&List {
+                of: Kind::Text(&PROPERTY_KEY),
+                noun: "keys",
+                min: 2,
+                max: limits::METADATA_KEYS_MAX,
+            }),
+            Preset::Unset("unless it is the one"),
+            "Dynamic metadata: the filter's namespace, then the keys below it. For example `[\"envoy.filters.http.jwt_authn\", \"token\", \"tenant\"]` with `payload_in_metadata: token`.",
+        ),
+        field(
+            "filter_state",
+            Kind::Text(&PROPERTY_KEY),
+            Preset::Unset("unless it is the one"),
+            "An object of filter state that is a text, by its key: what the set_filter_state filter makes with `envoy.string`.",
+        ),
+    ],
 };
 
 static MODELS: Section = Section {
@@ -448,7 +457,7 @@ static REWRITE: Section = Section {
             "sticky",
             Kind::Choice(&["none", "session", "user"]),
             Preset::Word("none"),
-            "Requests of one `session` (the header x-session-id, which `trust.headers` must name) or one `user` (the body's field) get the same target while the weights stand; those without one are dealt by chance.",
+            "Requests of one `session` (the header x-session-id, which `trust` must name) or one `user` (the body's field) get the same target while the weights stand; those without one are dealt by chance.",
         ),
     ],
 };
@@ -483,7 +492,7 @@ static BODY: Section = Section {
             "mode",
             Kind::Choice(&["hold", "hand-over"]),
             Preset::Word("hold"),
-            "Who holds the headers until the pod is chosen. `hold`: Berth; Envoy needs `allow_on_headers_stop_iteration`. `hand-over`: a Lua filter behind Berth, which takes the choice from filter state; for hosts that do not let that flag be set, such as Istio's WasmPlugin (istio/hand-over). There Berth changes nothing of a request once its headers went by.",
+            "Who holds the headers until the pod is chosen. `hold`: Berth; Envoy needs `allow_on_headers_stop_iteration`. `hand-over`: a Lua filter behind Berth, which takes the choice from filter state; for hosts that do not let that flag be set, such as Istio's WasmPlugin (istio/hand-over). There Berth changes nothing of a request once its headers went by, so it is for one pool and without rewrites.",
         ),
         field(
             "hold",

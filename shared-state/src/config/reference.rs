@@ -205,7 +205,7 @@ fn kind_schema(kind: Kind) -> Map<String, Value> {
             "additionalProperties": section_schema(section, false),
             "maxProperties": CALL_HEADERS_MAX,
         }),
-        Kind::Reserved(_) => json!({"type": "object", "maxProperties": 0}),
+        Kind::Integer { min, max } => json!({"type": "integer", "minimum": min, "maximum": max}),
     };
     object(schema)
 }

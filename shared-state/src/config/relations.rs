@@ -10,13 +10,15 @@ use hashbrown::hash_map::Entry;
 use super::check::{Checked, Is, Record, Report, identity};
 use super::values::duration_text;
 use crate::limits::STALE_AFTER_INTERVALS_MIN;
-use crate::names::SESSION;
+use crate::names::{OBJECTIVE, POOL, SESSION};
 use crate::units::Millis;
 
 /// Checks the document.
 pub(super) fn check(document: &Record, report: &mut Report) {
     rewrites(document, report);
     hand_over(document, report);
+    filters(document, report);
+    admission(document, report);
     let Some(Is::List(pools)) = is(document, "pools") else {
         return;
     };
@@ -29,6 +31,7 @@ pub(super) fn check(document: &Record, report: &mut Report) {
         routes(index, pool, &mut seen, report);
         routes_of_envoy(index, document, pool, report);
         staleness(index, pool, report);
+        affinity(index, document, pool, report);
         let Some(Is::Record(discovery)) = is(pool, "discovery") else {
             continue;
         };
@@ -72,13 +75,13 @@ fn below<'a>(record: &'a Record, section: &str, key: &str) -> Option<&'a Checked
     }
 }
 
+/// The mode of the body, where a later filter holds it.
+fn hands_over(document: &Record) -> Option<&Checked> {
+    below(document, "body", "mode").filter(|mode| matches!(&mode.is, Is::Word(word) if word == "hand-over"))
+}
+
 fn hand_over(document: &Record, report: &mut Report) {
-    let Some(mode) = below(document, "body", "mode") else {
-        return;
-    };
-    if !matches!(&mode.is, Is::Word(word) if word == "hand-over") {
-        return;
-    }
+    let Some(mode) = hands_over(document) else { return };
     let mut refuse = |rule: String| report.add(mode.at, "body.mode".to_owned(), "\"hand-over\"".to_owned(), rule);
     if let Some(host) = other_host(document) {
         refuse(format!(
@@ -87,6 +90,11 @@ fn hand_over(document: &Record, report: &mut Report) {
     }
     if matches!(is(document, "rewrites"), Some(Is::List(rules)) if !rules.is_empty()) {
         refuse("must be \"hold\" where there are rewrites: a body that was let by cannot be changed".to_owned());
+    }
+    if matches!(is(document, "pools"), Some(Is::List(pools)) if pools.len() > 1) {
+        refuse(format!(
+            "must be \"hold\" where there are several pools: routes lead by {POOL}, and the headers went by before the pool is known; write one config per pool and route"
+        ));
     }
 }
 
@@ -207,20 +215,122 @@ fn weights(index: usize, rule: &Record, report: &mut Report) {
     }
 }
 
-fn sticky(index: usize, rule: &Record, document: &Record, report: &mut Report) {
-    let Some(checked) = rule.find("sticky") else { return };
+/// A queue needs a host that lets a request go outside of its own callbacks, and objectives a header that is believed.
+fn admission(document: &Record, report: &mut Report) {
+    let Some(Is::Record(admission)) = is(document, "admission") else {
+        return;
+    };
+    if let Some(enabled) = below(admission, "queue", "enabled").filter(|enabled| matches!(enabled.is, Is::Bool(true))) {
+        let mut refuse = |rule: String| {
+            report.add(
+                enabled.at,
+                "admission.queue.enabled".to_owned(),
+                "true".to_owned(),
+                rule,
+            )
+        };
+        if let Some(host) = other_host(document) {
+            refuse(format!(
+                "must be false under the host {host}: it cannot let a held request go later"
+            ));
+        }
+        if hands_over(document).is_some() {
+            refuse(
+                "must be false with body.mode \"hand-over\": a later filter holds the request, and lets it go once"
+                    .to_owned(),
+            );
+        }
+    }
+    let mut names = HashMap::new();
+    for (index, at, name) in words(admission, "objectives", "name") {
+        if let Some(first) = earlier(&mut names, name, index) {
+            let rule = format!("must differ from the name of every other objective; objectives[{first}] has it too");
+            report.add(
+                at,
+                format!("admission.objectives[{index}].name"),
+                format!("{name:?}"),
+                rule,
+            );
+        }
+    }
+    let trusted = believed(document, &OBJECTIVE);
+    if let (false, Some(first)) = (trusted, admission.find("objectives").filter(|_| !names.is_empty())) {
+        let rule = format!(
+            "needs {} in trust: an untrusted copy is removed",
+            OBJECTIVE.join(" or ")
+        );
+        report.add(first.at, "admission.objectives".to_owned(), "[...]".to_owned(), rule);
+    }
+}
+
+/// Whether a steering input under one of these names is believed from anywhere.
+fn believed(document: &Record, names: &[&str]) -> bool {
+    let Some(Is::Record(trust)) = is(document, "trust") else {
+        return false;
+    };
+    let mut told = words(trust, "headers", "").chain(words(trust, "filters", "input"));
+    told.any(|(_, _, name)| names.contains(&name))
+}
+
+/// Filters leave things for later ones in Envoy alone, and one of them tells each.
+fn filters(document: &Record, report: &mut Report) {
     let Some(Is::Record(trust)) = is(document, "trust") else {
         return;
     };
-    let trusted = words(trust, "headers", "").any(|(_, _, name)| name == SESSION);
-    if matches!(&checked.is, Is::Word(word) if word == "session") && !trusted {
-        let rule = format!("needs {SESSION} in trust.headers: an untrusted copy is removed");
+    let mut seen = HashMap::new();
+    for (index, at, input) in words(trust, "filters", "input") {
+        let rule = if let Some(first) = earlier(&mut seen, input, index) {
+            format!("must differ from every other one; filters[{first}] is it, too")
+        } else if let Some(host) = other_host(document) {
+            format!("must not be there under the host {host}: only Envoy's filters leave metadata and filter state")
+        } else {
+            continue;
+        };
+        report.add(at, format!("trust.filters[{index}].input"), format!("{input:?}"), rule);
+    }
+}
+
+fn sticky(index: usize, rule: &Record, document: &Record, report: &mut Report) {
+    let Some(checked) = rule.find("sticky") else { return };
+    if matches!(&checked.is, Is::Word(word) if word == "session") && !believed(document, &[SESSION]) {
+        let rule = format!("needs {SESSION} in trust: an untrusted copy is removed");
         report.add(
             checked.at,
             format!("rewrites[{index}].sticky"),
             "\"session\"".to_owned(),
             rule,
         );
+    }
+}
+
+fn affinity(index: usize, document: &Record, pool: &Record, report: &mut Report) {
+    let Some(Is::Record(routing)) = is(pool, "routing") else {
+        return;
+    };
+    let (Some(by), Some(key)) = (below(routing, "affinity", "by"), below(routing, "affinity", "key")) else {
+        return;
+    };
+    let Is::Word(word) = &by.is else { return };
+    let path = format!("pools[{index}].routing.affinity");
+    let mut refuse = |rule: String| report.add(by.at, format!("{path}.by"), format!("{word:?}"), rule);
+    if word == "session" && !believed(document, &[SESSION]) {
+        refuse(format!("needs {SESSION} in trust: an untrusted copy is removed"));
+    }
+    // A worker of APISIX keeps the index in its own memory.
+    if let Some(host) = other_host(document).filter(|host| word == "session" && *host != "apisix") {
+        refuse(format!(
+            "must not be \"session\" under the host {host}: its memory is part of the prefix index, which is off there; \"cookie\" needs none"
+        ));
+    }
+    match (word.as_str(), &key.is) {
+        ("cookie", Is::Unset) => {
+            refuse("needs `key`: an unsealed cookie would let clients choose their pod".to_owned())
+        }
+        ("none" | "session", Is::Record(_)) => {
+            let rule = "has no effect: only a cookie is sealed; set `by` to \"cookie\", or leave it out".to_owned();
+            report.add(key.at, format!("{path}.key"), "{...}".to_owned(), rule);
+        }
+        _ => {}
     }
 }
 

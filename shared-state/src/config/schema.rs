@@ -62,8 +62,11 @@ pub(super) enum Kind {
     OneOf(&'static Section),
     /// Header name -> section. What stands below is never repeated in a message.
     Headers(&'static Section),
-    /// Only `{}`, with the reason.
-    Reserved(&'static str),
+    /// A whole number that may be negative.
+    Integer {
+        min: i64,
+        max: i64,
+    },
 }
 
 /// What holds when the key is absent.
@@ -76,6 +79,7 @@ pub(super) enum Preset {
     Bool(bool),
     /// Milliseconds, bytes or a count, as the kind says.
     Number(u64),
+    Integer(i64),
     Word(&'static str),
     /// `[]` or `{}`, as the kind says; the options of a section have their own presets.
     Empty,
@@ -117,7 +121,7 @@ impl Kind {
                 format!("an object with exactly one of {}", keys.join(", "))
             }
             Self::Headers(_) => r#"an object of header names, each with `{"env": "VARIABLE"}`"#.to_owned(),
-            Self::Reserved(reason) => format!("`{{}}`: {reason}"),
+            Self::Integer { min, max } => format!("a whole number from {min} to {max}"),
         }
     }
 
@@ -141,6 +145,7 @@ impl Field {
             (Preset::Number(millis), Kind::Duration { .. }) => duration_text(Millis(millis)).into(),
             (Preset::Number(bytes), Kind::Size { .. }) => size_text(bytes).into(),
             (Preset::Number(number), _) => number.into(),
+            (Preset::Integer(number), _) => number.into(),
             (Preset::Empty, Kind::List(_)) => serde_json::Value::Array(Vec::new()),
             (Preset::Empty, _) => serde_json::Value::Object(serde_json::Map::new()),
         })

@@ -90,15 +90,26 @@ fn the_smallest_document_has_every_default() {
                     enabled: true,
                     max_bytes: 8 << 20,
                 },
+                affinity: Affinity::None,
+                require: Vec::new(),
+                retry_apart: None,
+                caps: Caps::default(),
+                slow_start: Millis(0),
             },
+            labels: Vec::new(),
         }],
-        trust: Trust { headers: Vec::new() },
+        trust: Trust::default(),
         models: ModelNames {
             list: true,
             near_names: false,
             hidden: Vec::new(),
         },
         rewrites: Vec::new(),
+        admission: Admission {
+            objectives: Vec::new(),
+            patience: Millis(2_000),
+            queue: None,
+        },
         body: Body {
             mode: BodyMode::Hold,
             hold_bytes: 768 * 1024,
@@ -122,12 +133,11 @@ fn every_option_reaches_the_config() {
                        "cluster": "sc", "address_header": "x-gateway-destination-endpoint",
                        "headers": {"authorization": {"env": "KEY"}}, "tls": true, "in_band": false},
             "adapters": {"resolver": true, "cold_load": "7s", "known": [{"name": "sql", "base": "m1"}, {"name": "fr"}]},
-            "routing": {"prefill_tokens_per_second": 11, "expected_output_tokens": 12, "stale_after": "13s",
-                        "prefix": {"enabled": false, "max_bytes": "2MiB"}}
+            "routing": {"stale_after": "13s"}
           }],
           "trust": {"headers": ["x-session-id"]}, "body": {"hold": 8192}, "status": {"decision_header": true},
-          "role": "reader", "host": "envoy", "admission": {}, "poll": {"budget_per_second": 77}
-        }"#,
+          "role": "reader", "host": "envoy", "poll": {"budget_per_second": 77}
+          }"#,
     )
     .unwrap();
     let pool = &config.pools[0];
@@ -160,6 +170,24 @@ fn every_option_reaches_the_config() {
         cold_load: Millis(7_000),
     };
     assert_eq!(pool.adapters, adapters);
+    assert_eq!(pool.routing.stale_after, Millis(13_000));
+    assert_eq!(config.trust.headers, ["x-session-id"]);
+    assert_eq!(config.body.hold_bytes, 8192);
+    assert!(config.status.decision_header);
+    assert_eq!((config.role, config.host), (Role::Reader, Host::Envoy));
+}
+
+#[test]
+fn every_option_of_routing_reaches_the_config() {
+    let routing = json!({
+        "prefill_tokens_per_second": 11, "expected_output_tokens": 12, "stale_after": "13s",
+        "prefix": {"enabled": false, "max_bytes": "2MiB"},
+        "affinity": {"by": "cookie", "key": {"env": "SEAL"}, "max_age": "1m"},
+        "require": ["role=decode"], "retry_apart": "zone", "max_requests": 14, "max_tokens": 15, "slow_start": "16s",
+    });
+    let labels = json!([{"label": "zone=a", "pods": ["10.0.0.1:80", "10.1.0.0/16"]}]);
+    let config = parse(&document(&[("pools.0.routing", routing), ("pools.0.labels", labels)])).unwrap();
+    let pool = &config.pools[0];
     let routing = Routing {
         prefill_tokens_per_second: 11,
         expected_output_tokens: 12,
@@ -168,12 +196,57 @@ fn every_option_reaches_the_config() {
             enabled: false,
             max_bytes: 2 << 20,
         },
+        affinity: Affinity::Cookie {
+            key: "SEAL".to_owned(),
+            max_age: Millis(60_000),
+        },
+        require: vec!["role=decode".to_owned()],
+        retry_apart: Some("zone".to_owned()),
+        caps: Caps {
+            requests: Some(14),
+            tokens: Some(Tokens(15)),
+        },
+        slow_start: Millis(16_000),
     };
     assert_eq!(pool.routing, routing);
-    assert_eq!(config.trust.headers, ["x-session-id"]);
-    assert_eq!(config.body.hold_bytes, 8192);
-    assert!(config.status.decision_header);
-    assert_eq!((config.role, config.host), (Role::Reader, Host::Envoy));
+    let labelled = Labelled {
+        label: "zone=a".to_owned(),
+        pods: vec!["10.0.0.1:80".parse().unwrap()],
+        ranges: vec!["10.1.0.0/16".parse().unwrap()],
+    };
+    assert_eq!(pool.labels, [labelled]);
+}
+
+#[test]
+fn every_option_of_admission_reaches_the_config() {
+    let objectives = json!([{"name": "batch", "priority": -3, "patience": "7s"}, {"name": "chat"}]);
+    let queue = json!({"enabled": true, "max_requests": 20, "max_bytes": "8MiB", "band_requests": 30, "band_bytes": "4MiB",
+                       "max_wait": "9s"});
+    let config = parse(&document(&[
+        ("trust.headers", json!(["x-gateway-inference-objective"])),
+        (
+            "admission",
+            json!({"objectives": objectives, "patience": "3s", "queue": queue}),
+        ),
+    ]))
+    .unwrap();
+    let objective = |name: &str, priority, seconds: u64| Objective {
+        name: name.to_owned(),
+        priority,
+        patience: Millis(seconds * 1_000),
+    };
+    let admission = Admission {
+        objectives: vec![objective("batch", -3, 7), objective("chat", 0, 3)],
+        patience: Millis(3_000),
+        queue: Some(Queue {
+            max_requests: 20,
+            max_bytes: 8 << 20,
+            band_requests: 20,
+            band_bytes: 4 << 20,
+            max_wait: Millis(9_000),
+        }),
+    };
+    assert_eq!(config.admission, admission);
 }
 
 #[test]
@@ -753,7 +826,7 @@ fn a_rewrite_that_cannot_mean_what_it_says_is_refused() {
         "rewrites",
         sticky.clone(),
         "rewrites[0].sticky",
-        "x-session-id in trust.headers",
+        "x-session-id in trust",
     );
     let trusted = document(&[("rewrites", sticky), ("trust", json!({"headers": ["x-session-id"]}))]);
     assert!(parse(&trusted).is_ok());
@@ -796,6 +869,88 @@ fn a_choice_is_handed_over_in_envoy_only() {
     let errors = parse(&both).unwrap_err();
     assert_eq!((errors.len(), errors[0].path.as_str()), (1, "body.mode"));
     assert!(errors[0].rule.contains("rewrites"), "{errors:?}");
+}
+
+#[test]
+fn the_choice_of_a_pool_is_not_handed_over() {
+    let pool = |name: &str, pod: &str| json!({"name": name, "discovery": {"static": [pod]}});
+    let several = json!([pool("a", "10.0.0.1:80"), pool("b", "10.0.0.2:80")]);
+    let errors = parse(&document(&[("body", json!({"mode": "hand-over"})), ("pools", several)])).unwrap_err();
+    assert_eq!((errors.len(), errors[0].path.as_str()), (1, "body.mode"));
+    assert!(errors[0].rule.contains("several pools"), "{errors:?}");
+}
+
+#[test]
+fn affinity_needs_what_tells_sessions_apart() {
+    const BY: &str = "pools[0].routing.affinity.by";
+    let path = "pools.0.routing.affinity";
+    let session = json!({"by": "session"});
+    refuses(path, session.clone(), BY, "x-session-id in trust");
+    let trust = ("trust", json!({"headers": ["x-session-id"]}));
+    let config = parse(&document(&[(path, session.clone()), trust.clone()])).unwrap();
+    assert_eq!(config.pools[0].routing.affinity, Affinity::Session);
+    let nginx = document(&[(path, session), trust, ("host", json!("nginx"))]);
+    let errors = parse(&nginx).unwrap_err();
+    assert_eq!((errors.len(), errors[0].path.as_str()), (1, BY));
+    refuses(path, json!({"by": "cookie"}), BY, "needs `key`");
+    let key = json!({"env": "SEAL"});
+    let config = accepts(path, json!({"by": "cookie", "key": key}));
+    let cookie = Affinity::Cookie {
+        key: "SEAL".to_owned(),
+        max_age: Millis(300_000),
+    };
+    assert_eq!(config.pools[0].routing.affinity, cookie);
+    let at = "pools[0].routing.affinity.key";
+    refuses(path, json!({"key": key}), at, "has no effect");
+    refuses(
+        path,
+        json!({"by": "cookie", "key": {"env": "a b"}}),
+        &format!("{at}.env"),
+        "variable",
+    );
+}
+
+#[test]
+fn a_label_has_a_name_and_a_value() {
+    let part = "x".repeat(limits::LABEL_PART_MAX_BYTES);
+    let both = format!("{part}={part}");
+    let required = |label: &str| ("pools.0.routing.require", json!([label]));
+    for label in ["role=decode", "topology.kubernetes.io/zone=eu-1a", &both] {
+        let (path, value) = required(label);
+        assert_eq!(accepts(path, value).pools[0].routing.require, [label]);
+    }
+    for label in [
+        "role",
+        "=decode",
+        "role=",
+        "a=b=c",
+        "ro le=x",
+        &format!("{both}x"),
+        &format!("x{both}"),
+    ] {
+        let (path, value) = required(label);
+        refuses(path, value, "pools[0].routing.require[0]", "name=value");
+    }
+    let pods = |pod: &str| json!([{"label": "zone=a", "pods": [pod]}]);
+    for pod in ["10.0.0.1:8000", "[fd00::1]:8000", "10.0.0.0/8", "fd00::/8"] {
+        accepts("pools.0.labels", pods(pod));
+    }
+    for pod in ["10.0.0.1", "pod-a:8000", "10.0.0.1/8", "10.0.0.0/33"] {
+        refuses(
+            "pools.0.labels",
+            pods(pod),
+            "pools[0].labels[0].pods[0]",
+            "or a range of addresses",
+        );
+    }
+    let names: Vec<String> = (0..9).map(|n| format!("n{n}=v")).collect();
+    accepts("pools.0.routing.require", json!(names[..8]));
+    refuses(
+        "pools.0.routing.require",
+        json!(names),
+        "pools[0].routing.require",
+        "0 to 8",
+    );
 }
 
 #[test]
@@ -850,6 +1005,62 @@ fn a_secret_neither_stands_in_the_config_nor_in_an_error() {
 }
 
 #[test]
+fn a_filter_before_berth_tells_each_input_once() {
+    let metadata = json!({"input": names::FAIRNESS_ID[0], "from": {"metadata": ["jwt", "token", "tenant"]}});
+    let state = json!({"input": names::SESSION, "from": {"filter_state": "session"}});
+    let config = accepts("trust.filters", json!([metadata, state]));
+    let told: Vec<(&str, String)> = config
+        .trust
+        .filters
+        .iter()
+        .map(|told| (told.input.as_str(), told.path.join("/")))
+        .collect();
+    let expected = [
+        (
+            names::FAIRNESS_ID[0],
+            "metadata/filter_metadata/jwt/token/tenant".to_owned(),
+        ),
+        (names::SESSION, "filter_state/session".to_owned()),
+    ];
+    assert_eq!(told, expected);
+
+    let refused = |told: Value, at: &str, rule: &str| {
+        refuses("trust.filters", json!([told]), &format!("trust.filters[0]{at}"), rule);
+    };
+    refused(
+        json!({"input": names::BASE_MODEL_NAME, "from": {"filter_state": "x"}}),
+        ".input",
+        "must be one of",
+    );
+    refused(
+        json!({"input": names::FAIRNESS_ID[1], "from": {"filter_state": "x"}}),
+        ".input",
+        "must be one of",
+    );
+    refused(
+        json!({"input": names::SESSION, "from": {"metadata": ["jwt"]}}),
+        ".from.metadata",
+        "2 to 8 keys",
+    );
+    let nine = json!(["a", "b", "c", "d", "e", "f", "g", "h", "i"]);
+    refused(
+        json!({"input": names::SESSION, "from": {"metadata": nine}}),
+        ".from.metadata",
+        "2 to 8 keys",
+    );
+    refused(json!({"input": names::SESSION}), ".from", "required");
+    let twice = json!([{"input": names::SESSION, "from": {"filter_state": "x"}}, {"input": names::SESSION, "from": {"filter_state": "y"}}]);
+    refuses(
+        "trust.filters",
+        twice,
+        "trust.filters[1].input",
+        "filters[0] is it, too",
+    );
+    let nginx = document(&[("trust.filters", json!([state])), ("host", json!("nginx"))]);
+    assert_eq!(parse(&nginx).unwrap_err()[0].path, "trust.filters[0].input");
+}
+
+#[test]
 fn only_steering_headers_can_be_trusted() {
     let config = accepts("trust.headers", json!(names::TRUSTABLE));
     assert_eq!(config.trust.headers, names::TRUSTABLE);
@@ -879,20 +1090,76 @@ fn only_steering_headers_can_be_trusted() {
 }
 
 #[test]
-fn admission_is_refused_with_the_reason() {
+fn admission_is_off_unless_it_is_configured() {
     accepts("admission", json!({}));
-    refuses(
-        "admission",
-        json!({"max": 3}),
-        "admission",
-        "the hold queue is not in this version",
+    let config = Config::parse(SMALLEST.as_bytes()).unwrap();
+    assert_eq!((config.admission.objectives.len(), config.admission.queue), (0, None));
+    accepts("admission", json!({"queue": {"enabled": true}}));
+}
+
+#[test]
+fn objectives_have_names_of_their_own_and_a_header_that_is_believed() {
+    #[track_caller]
+    fn check(document: Value, expected: Option<(&str, &str)>) {
+        let mut whole: Value = serde_json::from_str(SMALLEST).unwrap();
+        for (key, value) in document.as_object().unwrap() {
+            whole[key] = value.clone();
+        }
+        let found = Config::parse(whole.to_string().as_bytes()).err().unwrap_or_default();
+        match (found.as_slice(), expected) {
+            ([], None) => {}
+            ([one], Some((path, rule))) => assert!(one.path == path && one.rule.contains(rule), "{one}"),
+            (found, _) => panic!("{found:?}"),
+        }
+    }
+    let trust = json!({"headers": ["x-llm-d-inference-objective"]});
+    let objectives = |list: Value| json!({"trust": trust, "admission": {"objectives": list}});
+    check(
+        objectives(json!([{"name": "batch", "priority": -1}, {"name": "chat", "priority": 10, "patience": "500ms"}])),
+        None,
     );
-    refuses(
-        "admission",
-        json!(true),
-        "admission",
-        "the hold queue is not in this version",
+    check(
+        objectives(json!([{"name": "a", "priority": -10_000}, {"name": "b", "priority": 10_000.0}])),
+        None,
     );
+    check(
+        objectives(json!([{"name": "a", "priority": 10_001}])),
+        Some(("admission.objectives[0].priority", "from -10000 to 10000")),
+    );
+    check(
+        objectives(json!([{"name": "a", "priority": -10_001}])),
+        Some(("admission.objectives[0].priority", "from -10000 to 10000")),
+    );
+    check(
+        objectives(json!([{"name": "a"}, {"name": "a", "priority": 1}])),
+        Some(("admission.objectives[1].name", "objectives[0] has it too")),
+    );
+    check(
+        json!({"admission": {"objectives": [{"name": "a"}]}}),
+        Some(("admission.objectives", "in trust")),
+    );
+}
+
+#[test]
+fn a_queue_needs_a_host_that_can_hold() {
+    let queue = json!({"enabled": true});
+    let mut document: Value = serde_json::from_str(SMALLEST).unwrap();
+    document["admission"] = json!({"queue": queue});
+    for (key, value, rule) in [
+        ("host", json!("nginx"), "under the host nginx"),
+        ("body", json!({"mode": "hand-over"}), "hand-over"),
+    ] {
+        let mut document = document.clone();
+        document[key] = value;
+        let errors = Config::parse(document.to_string().as_bytes()).unwrap_err();
+        let [error] = errors.as_slice() else {
+            panic!("{errors:?}")
+        };
+        assert_eq!(error.path, "admission.queue.enabled");
+        assert!(error.rule.contains(rule), "{error}");
+        document["admission"] = json!({});
+        Config::parse(document.to_string().as_bytes()).unwrap();
+    }
 }
 
 #[test]
@@ -1145,6 +1412,14 @@ fn every_printed_default_means_the_same_as_leaving_it_out() {
                     set(&mut without, "pools.0.discovery", json!({ kind: required }));
                 }
             }
+            if path.contains("objectives") {
+                set(
+                    &mut without,
+                    "trust",
+                    json!({"headers": ["x-gateway-inference-objective"]}),
+                );
+                set(&mut without, "admission", json!({"objectives": [{"name": "a"}]}));
+            }
             if path.starts_with("rewrites") {
                 set(&mut without, "rewrites", json!([{"from": "a", "to": [{"model": "b"}]}]));
             }
@@ -1179,7 +1454,7 @@ fn every_option_is_documented_and_has_a_fitting_default() {
                     .fields
                     .iter()
                     .any(|field| matches!(field.preset, Preset::Required)),
-                (Preset::Empty, Kind::Headers(_) | Kind::Reserved(_)) => true,
+                (Preset::Integer(_), Kind::Integer { .. }) | (Preset::Empty, Kind::Headers(_)) => true,
                 (Preset::Required | Preset::Unset(_), _) => true,
                 _ => false,
             };
@@ -1370,6 +1645,10 @@ fn what_a_table_is_read_from_tells_configs_apart_and_how_often_or_what_for_does_
     check_source(&[("pools.0.scrape.in_band", json!(false))], false);
     check_source(&[("pools.0.routing.expected_output_tokens", json!(7))], false);
     check_source(&[("poll.budget_per_second", json!(100))], false);
+    check_source(&[("pools.0.routing.require", json!(["role=decode"]))], true);
+    check_source(&[("pools.0.routing.retry_apart", json!("zone"))], true);
+    let labels = json!([{"label": "zone=a", "pods": ["10.0.0.1:8000"]}]);
+    check_source(&[("pools.0.labels", labels)], true);
     let every = |interval: &str| {
         let admin = json!({"envoy_admin": {"cluster": "llama", "interval": interval, "allow": ["10.0.0.0/8"]}});
         parse(&document(&[("pools.0.discovery", admin)])).unwrap().pools[0].source()

@@ -3,6 +3,7 @@
 use crate::discovery::range::Range;
 use crate::limits;
 use crate::names;
+use crate::pod::PodAddress;
 use crate::units::Millis;
 
 /// Reads `200ms`, `1s` or `1m`. `None` for anything else, also for a number too large.
@@ -73,6 +74,13 @@ pub(super) static POOL_NAME: TextRule = TextRule {
     },
 };
 
+/// Part of stat names, and what a header is compared with.
+pub(super) static OBJECTIVE_NAME: TextRule = TextRule {
+    says: "1 to 63 of `a-z`, `0-9` and `-`, not starting with `-`",
+    pattern: "^[a-z0-9][a-z0-9-]{0,62}$",
+    accepts: POOL_NAME.accepts,
+};
+
 /// A model's name becomes a header value.
 pub(super) static MODEL_NAME: TextRule = TextRule {
     says: "1 to 256 visible ASCII characters, without spaces",
@@ -97,6 +105,13 @@ pub(super) static CLUSTER: TextRule = TextRule {
 /// A route of the proxy.
 pub(super) static ROUTE: TextRule = TextRule {
     says: "the name of a route of the proxy, 1 to 256 visible ASCII characters",
+    pattern: "^[!-~]{1,256}$",
+    accepts: |text| visible(text, limits::CLUSTER_MAX_BYTES),
+};
+
+/// A part of a property's path.
+pub(super) static PROPERTY_KEY: TextRule = TextRule {
+    says: "1 to 256 visible ASCII characters",
     pattern: "^[!-~]{1,256}$",
     accepts: |text| visible(text, limits::CLUSTER_MAX_BYTES),
 };
@@ -163,6 +178,38 @@ pub(super) static RANGE: TextRule = TextRule {
     pattern: "^[0-9a-fA-F:.]{2,39}/[0-9]{1,3}$",
     accepts: |text| text.len() <= 43 && text.parse::<Range>().is_ok(),
 };
+
+/// The name of a label: a Kubernetes one fits.
+pub(super) static LABEL_NAME: TextRule = TextRule {
+    says: "the name of a label: 1 to 63 of letters, digits, `-`, `_`, `.` and `/`",
+    pattern: r"^[A-Za-z0-9_./-]{1,63}$",
+    accepts: |text| made_of(text, limits::LABEL_PART_MAX_BYTES, label_byte),
+};
+
+/// A label.
+pub(super) static LABEL: TextRule = TextRule {
+    says: "a label `name=value`, both 1 to 63 of letters, digits, `-`, `_`, `.` and `/`",
+    pattern: r"^[A-Za-z0-9_./-]{1,63}=[A-Za-z0-9_./-]{1,63}$",
+    accepts: |text| {
+        text.split_once('=').is_some_and(|(name, value)| {
+            [name, value]
+                .into_iter()
+                .all(|part| made_of(part, limits::LABEL_PART_MAX_BYTES, label_byte))
+        })
+    },
+};
+
+/// Pods that a label is for.
+pub(super) static PODS: TextRule = TextRule {
+    says: "`ip:port` of a pod, or a range of addresses such as `10.0.1.0/24`, without bits behind the prefix",
+    pattern: r"^[0-9a-fA-F:.\[\]/]{3,64}$",
+    accepts: |text| text.len() <= 64 && (text.parse::<PodAddress>().is_ok() || text.parse::<Range>().is_ok()),
+};
+
+/// Those of a Kubernetes label.
+pub(crate) const fn label_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'/')
+}
 
 /// What a server is called in a request to it.
 pub(super) static AUTHORITY: TextRule = TextRule {

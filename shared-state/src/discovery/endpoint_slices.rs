@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 
 use super::capped::Capped;
-use super::{DiscoveryError, Found, one_per_address, shown, unreserved};
+use super::{DiscoveryError, Found, label, one_per_address, shown, unreserved};
 use crate::config::{Family, PortOf, Service};
 use crate::limits::{
     CONTINUE_MAX_BYTES, DISCOVERED_MAX, DISCOVERY_PAGE_MAX_BYTES, ENDPOINTS_PER_SLICE_MAX, LIST_PAGES_MAX,
@@ -132,12 +132,16 @@ impl Listing {
             let readiness = endpoint.conditions.unwrap_or_default().readiness();
             let kept = |text: &String| (1..=TEXT_MAX_BYTES).contains(&text.len());
             let name = target.name.or(endpoint.hostname).filter(kept);
+            let zone = endpoint.zone.as_deref().and_then(|zone| label("zone", zone));
+            let node = endpoint.node.as_deref().and_then(|node| label("node", node));
+            let labels: Vec<String> = zone.into_iter().chain(node).collect();
             let of = target.uid.filter(kept).or_else(|| name.clone());
             for port in &wanted {
                 self.members.push(Member {
                     found: Found {
                         name: name.clone(),
                         readiness,
+                        labels: labels.clone(),
                         ..Found::at(PodAddress::new(SocketAddr::new(ip, *port)))
                     },
                     of: of.clone(),
@@ -255,6 +259,9 @@ struct Endpoint {
     addresses: Option<Capped<String, 1>>,
     conditions: Option<Conditions>,
     hostname: Option<String>,
+    zone: Option<String>,
+    #[serde(rename = "nodeName")]
+    node: Option<String>,
     #[serde(rename = "targetRef")]
     target: Option<Target>,
 }

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 use std::borrow::Cow;
 
-use super::{DiscoveryError, Found, one_per_address, unreserved};
+use super::{DiscoveryError, Found, label, one_per_address, unreserved};
 use crate::limits::{DISCOVERY_PAGE_MAX_BYTES, TEXT_MAX_BYTES};
 use crate::pod::PodAddress;
 use crate::table::Readiness;
@@ -70,6 +70,7 @@ pub fn read(page: &[u8], cluster: &str) -> Result<Vec<Found>, DiscoveryError> {
             readiness: host.health_status.readiness(),
             proxy_active: Some(host.stats.rq_active),
             given: host.is_given(),
+            labels: label("zone", &host.locality.zone).into_iter().collect(),
         })
     });
     Ok(one_per_address(pods.collect()))
@@ -99,6 +100,14 @@ struct Host<'a> {
     health_status: Health<'a>,
     #[serde(default)]
     stats: Stats,
+    #[serde(borrow, default)]
+    locality: Locality<'a>,
+}
+
+#[derive(Default, Deserialize)]
+struct Locality<'a> {
+    #[serde(borrow, default)]
+    zone: Cow<'a, str>,
 }
 
 /// Pipes and internal listeners have another field, and are no pods.

@@ -1,21 +1,22 @@
 //! A plain JSON list of pods, from whatever HTTP endpoint has one.
 //!
 //! ```json
-//! ["10.0.0.1:8000", {"address": "10.0.0.2:8000", "name": "pod-b", "ready": false}]
+//! ["10.0.0.1:8000", {"address": "10.0.0.2:8000", "name": "pod-b", "ready": false, "labels": {"role": "decode"}}]
 //! ```
 //!
 //! Texts and objects may be mixed; other keys of an object are left alone. An entry that is no address
 //! makes the whole list unusable: to leave a pod out in silence would be worse.
 
 use core::fmt;
+use std::collections::BTreeMap;
 
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::capped::Capped;
-use super::{DiscoveryError, Found, one_per_address, shown};
-use crate::limits::{DISCOVERED_MAX, DISCOVERY_PAGE_MAX_BYTES, TEXT_MAX_BYTES};
+use super::{DiscoveryError, Found, label, one_per_address, shown};
+use crate::limits::{DISCOVERED_MAX, DISCOVERY_PAGE_MAX_BYTES, LABELS_READ_MAX, TEXT_MAX_BYTES};
 use crate::pod::PodAddress;
 use crate::table::Readiness;
 
@@ -43,6 +44,7 @@ struct Pod {
     address: String,
     name: Option<String>,
     ready: Option<bool>,
+    labels: Option<BTreeMap<String, String>>,
 }
 
 impl<'de> Deserialize<'de> for Entry {
@@ -58,6 +60,7 @@ impl<'de> Deserialize<'de> for Entry {
                     address: text.to_owned(),
                     name: None,
                     ready: None,
+                    labels: None,
                 }))
             }
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Entry, A::Error> {
@@ -71,6 +74,8 @@ impl<'de> Deserialize<'de> for Entry {
 fn found(Entry(pod): Entry) -> Result<Found, DiscoveryError> {
     let text = pod.address;
     let address: PodAddress = text.parse().map_err(|_| DiscoveryError::NotAnAddress(shown(&text)))?;
+    let labels = pod.labels.iter().flatten().take(LABELS_READ_MAX);
+    let labels = labels.filter_map(|(name, value)| label(name, value));
     Ok(Found {
         name: pod.name.filter(|name| (1..=TEXT_MAX_BYTES).contains(&name.len())),
         readiness: match pod.ready {
@@ -78,6 +83,7 @@ fn found(Entry(pod): Entry) -> Result<Found, DiscoveryError> {
             Some(false) => Readiness::NotReady,
             None => Readiness::Unknown,
         },
+        labels: labels.collect(),
         ..Found::at(address)
     })
 }

@@ -51,6 +51,23 @@ fn the_path_escapes_the_name_for_the_expression_and_for_the_query() {
 }
 
 #[test]
+fn a_host_has_the_zone_of_its_locality() {
+    let zoned = |zone: &str| {
+        let host = host("10.0.0.1", 8000, "", r#""value":"1","#);
+        host.replace(
+            r#""locality":{}"#,
+            &format!(r#""locality":{{"region":"r","zone":"{zone}"}}"#),
+        )
+    };
+    let labels = |zone: &str| {
+        let page = page(&[cluster("llama", &[zoned(zone)])]);
+        envoy_admin::read(&page, "llama").unwrap()[0].labels.clone()
+    };
+    assert_eq!(labels("eu-1a"), ["zone=eu-1a"]);
+    assert!(labels("").is_empty() && labels("a b").is_empty());
+}
+
+#[test]
 fn an_old_envoy_lists_all_clusters_and_the_right_one_is_found() {
     let hosts = [host(
         "10.0.0.1",

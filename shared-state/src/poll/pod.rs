@@ -24,6 +24,8 @@ pub(super) struct Pod {
     pub(super) told_reason: Option<&'static str>,
     pub(super) history: History,
     pub(super) listed: Option<Listed>,
+    /// As `name=value`: those that the config asks for.
+    pub(super) labels: Vec<String>,
     pub(super) activity: Option<Activity>,
     pub(super) resident: Option<Vec<(String, Level)>>,
     /// Lists changed since the ids were filled in.
@@ -71,6 +73,7 @@ impl Pod {
             told_reason: None,
             history: History::default(),
             listed: None,
+            labels: Vec::new(),
             activity: None,
             resident: None,
             changed: true,
@@ -83,6 +86,7 @@ impl Pod {
         let all = |ids: &[NameId]| ids.iter().copied().map(name).collect::<Vec<_>>();
         self.row = row.clone();
         self.history = History::of(row);
+        self.labels = all(&row.labels);
         self.activity = row.activity.as_ref().map(|activity| Activity {
             running: all(&activity.running),
             waiting: all(&activity.waiting),
@@ -110,6 +114,9 @@ impl Pod {
         let row = &mut self.row;
         let trend_was = row.trend;
         row.incarnation = row.incarnation.saturating_add(u32::from(step.restarted));
+        if step.restarted || row.scraped_at.is_none() {
+            row.since = now.wall;
+        }
         row.scraped_at = Some(now.wall);
         row.reported_at = None;
         row.failures = 0;
@@ -157,6 +164,7 @@ impl Pod {
                 .take(ADAPTERS_PER_POD_MAX)
                 .collect()
         };
+        self.row.labels = ids(&self.labels);
         self.row.activity = self.activity.as_ref().map(|activity| ActiveAdapters {
             running: ids(&activity.running),
             waiting: ids(&activity.waiting),

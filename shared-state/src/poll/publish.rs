@@ -131,6 +131,7 @@ fn leave_out_lists(pod: &mut PodRow) {
     pod.models = None;
     pod.activity = None;
     pod.resident = None;
+    pod.labels.clear();
 }
 
 /// The largest row without lists: what [`Fitted::OnlyLoad`] rests on.

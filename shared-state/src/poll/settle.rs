@@ -9,12 +9,14 @@ use super::schedule::Schedule;
 use super::{Outcome, Poller, Stat, Target};
 use crate::clock::Now;
 use crate::discovery::{self, Found};
-use crate::limits::{DISCOVERY_PAGE_MAX_BYTES, FROZEN_AFTER, MODELS_PAGE_MAX_BYTES, PAGE_MAX_BYTES};
+use crate::limits::{
+    DISCOVERY_PAGE_MAX_BYTES, FROZEN_AFTER, LABELS_PER_POD_MAX, MODELS_PAGE_MAX_BYTES, PAGE_MAX_BYTES,
+};
 use crate::metrics::{self, Hints};
 use crate::models::{self, Model};
 use crate::pod::PodAddress;
 use crate::sample::{Sample, Status};
-use crate::table::{Discovered, PodRow, ScrapeError, Table, Trend};
+use crate::table::{Discovered, PodRow, Readiness, ScrapeError, Table, Trend};
 
 impl Poller {
     /// What an answer says, whoever asked for it.
@@ -220,6 +222,7 @@ impl Poller {
     /// Updates a pod, or adds it.
     fn show(&mut self, mut found: Found, now: Now) {
         found.name = found.name.as_deref().map(clip);
+        let labels = self.labels_of(&found);
         let (address, scrape) = (found.address, &self.pool.scrape);
         let pod = self.pods.entry(address).or_insert_with(|| {
             let mut row = PodRow::unread(address, now.wall);
@@ -238,9 +241,33 @@ impl Poller {
             }
             pod
         });
+        if pod.row.readiness == Readiness::NotReady && found.readiness != Readiness::NotReady {
+            pod.row.since = now.wall;
+        }
+        if pod.labels != labels {
+            // Labels of which no pod is any more must not fill the names.
+            self.publisher.stale |= !pod.labels.is_empty();
+            pod.changed = true;
+            pod.labels = labels;
+        }
         pod.row.name = found.name;
         pod.row.readiness = found.readiness;
         pod.row.proxy_active = found.proxy_active;
+    }
+
+    /// The labels of a pod that the config asks for: it gives some, discovery brings others.
+    fn labels_of(&self, found: &Found) -> Vec<String> {
+        let wanted = |label: &&String| {
+            let name = label.split_once('=').map(|(name, _)| name);
+            name.is_some_and(|name| self.pool.routing.label_names().any(|wanted| wanted == name))
+        };
+        let given = self.pool.labels.iter().filter(|given| given.has(found.address));
+        let given = given.map(|given| &given.label);
+        let mut labels: Vec<String> = given.chain(&found.labels).filter(wanted).cloned().collect();
+        labels.sort_unstable();
+        labels.dedup();
+        labels.truncate(LABELS_PER_POD_MAX);
+        labels
     }
 
     /// Goes on where another poller stopped, so that a change of poller voids no reading. Which pods there

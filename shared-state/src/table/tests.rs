@@ -116,6 +116,7 @@ fn the_bytes_of_a_small_table_are_these() {
         0,                      // engines
         0,                      // sleeping absent
         0, 0, 0, 0, 0,          // five rates absent
+        0,                      // no labels
         0, 0,                   // activity and residency absent
         1, 5,                   // models, read at 5:
         1, 0,                   // one base, name 0
@@ -128,7 +129,7 @@ fn the_bytes_of_a_small_table_are_these() {
     let bytes = encode(&table).unwrap();
     let (header, found) = bytes.split_at(20);
     assert_eq!(found, payload);
-    assert_eq!(&header[..8], b"BRTH\x02\x00\x01\x00", "magic, schema 2, kind 1");
+    assert_eq!(&header[..8], b"BRTH\x03\x00\x01\x00", "magic, schema 3, kind 1");
     assert_eq!(header[8..12], (payload.len() as u32).to_le_bytes());
     assert_eq!(header[12..], xxhash_rust::xxh64::xxh64(payload, 0).to_le_bytes());
     assert_eq!(decode(&bytes), Ok(table));

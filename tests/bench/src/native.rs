@@ -3,20 +3,20 @@
 //! V8 runs it at perhaps half that speed. Here is where a piece that is out of proportion shows.
 
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use berth_filter_routing::decision::{self, Ask, Input, PodFacts, PoolFacts};
-use berth_filter_routing::ledger::{Ledger, LedgerView, Outcome, OwnLoad, PodFact, Sent};
-use berth_filter_routing::limits::ASCII_BYTES_PER_TOKEN;
-use berth_filter_routing::prefix::{Blocks, Hasher};
+use berth_filter_routing::decision::{self, Ask, Field, Input, Part, PodFacts, PoolFacts, Wish};
+use berth_filter_routing::ledger::{Ledger, LedgerView, Outcome, OwnLoad, PodFact, Sent, Synced};
+use berth_filter_routing::limits::{ASCII_BYTES_PER_TOKEN, DRAW_ABOVE};
+use berth_filter_routing::prefix::{Beginning, Blocks, Chains, Hasher, Index, Living, seed};
 use berth_filter_routing::request::{Api, BodyReader, Facts};
 use berth_filter_routing::view::{Request, Steering, View};
 use berth_shared_state::config::Config;
 use berth_shared_state::limits::PODS_MAX;
 use berth_shared_state::metrics::{self, Hints};
 use berth_shared_state::names;
-use berth_shared_state::pod::PodAddress;
+use berth_shared_state::pod::{PodAddress, PodKey};
 use berth_shared_state::snapshot::{Freshness, Snapshot};
 use berth_shared_state::store::{MemoryStore, SharedData};
 use berth_shared_state::table;
@@ -24,7 +24,7 @@ use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use fastrand::Rng;
 
 use crate::report::Group;
-use crate::timing::nanos;
+use crate::timing::{median, nanos, quantile};
 use crate::world;
 
 /// Recorded pages, small to large.
@@ -41,6 +41,7 @@ pub fn run(quick: bool) -> Result<Vec<Group>> {
         decisions(budget)?,
         snapshots(budget)?,
         ledgers(budget)?,
+        prefixes(budget)?,
         pages(budget)?,
         bodies(budget),
     ])
@@ -59,34 +60,47 @@ fn facts(bytes: usize) -> (Facts, Blocks) {
     (reader.finish(), prompt.finish())
 }
 
+/// Pools from the smallest to one that is more than a table holds.
+const POOLS: [usize; 5] = [8, 100, 1_000, PODS_MAX, 10_000];
+
 fn decisions(budget: Duration) -> Result<Group> {
     let mut group = Group::new("One decision, natively", "8 pods");
-    for pods in [8, 100, 1_000, PODS_MAX] {
+    for pods in POOLS {
         group.add(
             format!("{pods} pods, the pure decision"),
             decide_only(budget, pods)?,
             "ns",
         );
     }
-    for pods in [8, 100, 1_000, PODS_MAX] {
-        group.add_against(
-            format!("{pods} pods, from facts to ledger and back"),
-            whole(budget, pods)?,
-            "ns",
-            None,
-        );
+    for pods in POOLS.into_iter().filter(|pods| *pods <= PODS_MAX) {
+        let mut times = whole(budget, pods)?;
+        let title = format!("{pods} pods, from facts to the booked ledger");
+        group.add_against(format!("{title}, median"), median(&mut times), "ns", None);
+        group.add_against(format!("{title}, p99"), quantile(&mut times, 0.99), "ns", None);
     }
     Ok(group)
 }
 
-fn decide_only(budget: Duration, pods: usize) -> Result<f64> {
-    let config = parsed(pods)?;
-    let pool = config.pools.first().ok_or_else(|| anyhow::anyhow!("no pool"))?;
-    let snapshot = Snapshot::new(world::table(pods, world::START));
-    let known: Vec<PodFacts<'_>> = snapshot
-        .pods()
-        .iter()
-        .map(|row| PodFacts {
+/// A pool whose pods were read a moment ago, and to which this proxy has nothing sent.
+struct Pool {
+    config: Rc<Config>,
+    snapshot: Snapshot,
+    keys: Vec<PodKey>,
+}
+
+impl Pool {
+    fn new(pods: usize) -> Result<Self> {
+        let snapshot = Snapshot::new(world::table(pods, world::START));
+        Ok(Self {
+            // The bound on a pool's pods is one of the table's size, and the decision knows none.
+            config: parsed(pods.min(PODS_MAX))?,
+            keys: snapshot.pods().iter().map(|row| row.address.key()).collect(),
+            snapshot,
+        })
+    }
+
+    fn pods(&self) -> Vec<PodFacts<'_>> {
+        let known = |row| PodFacts {
             row,
             freshness: Freshness::Fresh,
             own: OwnLoad::default(),
@@ -97,56 +111,99 @@ fn decide_only(budget: Duration, pods: usize) -> Result<f64> {
             adapters_in_use: &[],
             seen_adapters: &[],
             recent_adapters: &[],
-        })
-        .collect();
-    let (facts, _) = facts(1 << 10);
-    let input = Input {
-        pool,
-        snapshot: Some(&snapshot),
-        pods: &known,
-        facts: PoolFacts::default(),
-        ask: Ask::new(&facts, ASCII_BYTES_PER_TOKEN, Tokens(256)),
-        subset: None,
-        now: world::later(100),
-        in_full: false,
-    };
-    let mut rng = Rng::with_seed(1);
-    Ok(nanos(budget, || decision::decide(&input, &mut rng)))
+        };
+        self.snapshot.pods().iter().map(known).collect()
+    }
+
+    fn field(&self) -> Field {
+        let pool = &self.config.pools[0];
+        Field::new(pool, &self.snapshot, &self.pods(), &self.keys, PoolFacts::default())
+    }
 }
 
-/// A view's whole work on one request: decide and book, first token, end. Every step reads shared data again.
-fn whole(budget: Duration, pods: usize) -> Result<f64> {
+/// Drawing, where pods are many, and deciding.
+fn decide_only(budget: Duration, pods: usize) -> Result<f64> {
+    let pool = Pool::new(pods)?;
+    let all = pool.pods();
+    let (facts, prompt) = facts(1 << 10);
+    let mut ask = Ask::new(&facts, ASCII_BYTES_PER_TOKEN, Tokens(256));
+    ask.start = prompt
+        .chains(1)
+        .whole()
+        .next()
+        .and_then(|chain| chain.first())
+        .map(|key| Beginning { key: *key, share: 0.0 });
+    let mut field = (pods > DRAW_ABOVE).then(|| pool.field());
+    let mut rng = Rng::with_seed(1);
+    Ok(nanos(budget, || {
+        let wish = Wish {
+            pool: &pool.config.pools[0],
+            snapshot: &pool.snapshot,
+            ask: &ask,
+            held: &[(3, 2), (5, 2)],
+        };
+        let drawn = field.as_mut().and_then(|field| field.draw(&wish, &mut rng));
+        let some: Option<Vec<PodFacts<'_>>> = drawn
+            .as_ref()
+            .map(|drawn| drawn.places.iter().map(|place| all[*place as usize]).collect());
+        let part = drawn.as_ref().zip(field.as_ref());
+        let input = Input {
+            pool: wish.pool,
+            snapshot: Some(wish.snapshot),
+            pods: some.as_deref().unwrap_or(&all),
+            drawn: part.map(|(drawn, field)| Part { field, drawn }),
+            facts: PoolFacts::default(),
+            ask,
+            subset: None,
+            admit: None,
+            now: world::later(100),
+            in_full: false,
+        };
+        decision::decide(&input, &mut rng)
+    }))
+}
+
+/// Requests in flight while a view decides.
+const IN_FLIGHT: u64 = 16;
+
+/// What a view takes for one decision, from facts to the booked ledger; each reads shared data again. 200 requests a
+/// second, and a table once a second: the time for a new table is among the longest ones.
+fn whole(budget: Duration, pods: usize) -> Result<Vec<f64>> {
     let config = parsed(pods)?;
     let table_key = world::keys(pods)?.table;
     let mut view = View::new(config, 1, 1);
     let store = MemoryStore::default();
     let (facts, prompt) = facts(1 << 10);
     let steering = Steering::default();
-    let mut id = 0;
     let mut now = world::START;
-    let mut published = None;
-    Ok(nanos(budget, || {
-        if published.is_none_or(|at: UnixMillis| now.since(at).0 >= 1_000) {
-            published = Some(now);
-            if let Ok(bytes) = table::encode(&world::table(pods, now)) {
-                let _ = store.set(&table_key, &bytes, None);
+    let mut times = Vec::new();
+    let until = Instant::now() + 4 * budget;
+    for id in 1.. {
+        if id % 200 == 1 {
+            let bytes = table::encode(&world::table(pods, now)).map_err(|error| anyhow::anyhow!("{error}"))?;
+            store
+                .set(&table_key, &bytes, None)
+                .map_err(|error| anyhow::anyhow!("{error:?}"))?;
+            if Instant::now() > until && id > 1_000 {
+                break;
             }
         }
-        id += 1;
         let request = Request {
             id,
             facts: &facts,
             prompt: &prompt,
             steering: &steering,
+            body: None,
             in_full: false,
         };
-        let decision = view.decide(&store, &request, now);
-        now = now + Millis(45);
-        view.on_first_byte(&store, id, 200, true, now);
+        let began = Instant::now();
+        std::hint::black_box(view.decide(&store, &request, now));
+        times.push(began.elapsed().as_nanos() as f64);
         now = now + Millis(5);
-        view.on_end(&store, id, Outcome::Success, now);
-        decision
-    }))
+        view.on_first_byte(&store, id.saturating_sub(IN_FLIGHT / 2), 200, true, now);
+        view.on_end(&store, id.saturating_sub(IN_FLIGHT), Outcome::Success, now);
+    }
+    Ok(times)
 }
 
 fn snapshots(budget: Duration) -> Result<Group> {
@@ -162,6 +219,11 @@ fn snapshots(budget: Duration) -> Result<Group> {
             "ns",
         );
         group.add(format!("{pods} pods, size"), bytes.len() as f64, "bytes");
+    }
+    for pods in POOLS.into_iter().filter(|pods| *pods > DRAW_ABOVE) {
+        let pool = Pool::new(pods)?;
+        let title = format!("{pods} pods, reckon what they have in common");
+        group.add_against(title, nanos(budget, || pool.field()), "ns", None);
     }
     Ok(group)
 }
@@ -228,9 +290,23 @@ impl Booked {
         self.views[view].sent(&self.store, &sent, self.now);
     }
 
-    fn size(&self) -> usize {
+    /// One view sends, another reads, the first ends what it sent.
+    fn turn(&mut self, views: usize) -> Synced {
+        self.now = self.now + Millis(5);
+        if self.now.0.is_multiple_of(1_000) {
+            self.scraped();
+        }
+        let owner = self.id as usize % views;
+        self.send(owner);
+        let id = self.id;
+        self.views[(owner + 1) % views].refresh(&self.store, self.now);
+        self.now = self.now + Millis(5);
+        self.views[owner].ended(&self.store, id, Outcome::Success, self.now)
+    }
+
+    fn stored(&self) -> Vec<u8> {
         let stored = self.store.get(&names::ledger_key("llama"));
-        stored.ok().flatten().map_or(0, |stored| stored.value.len())
+        stored.ok().flatten().map(|stored| stored.value).unwrap_or_default()
     }
 }
 
@@ -238,45 +314,71 @@ fn ledgers(budget: Duration) -> Result<Group> {
     let mut group = Group::new("The ledger, natively (8 pods)", "none in flight, 2 views");
     for (in_flight, views) in [(0, 2), (100, 2), (1_000, 2), (0, 16), (100, 16), (1_000, 16)] {
         let title = format!("{in_flight} in flight, {views} views");
-        let mut booked = Booked::new(in_flight, views);
-        group.add(format!("{title}: size"), booked.size() as f64, "bytes");
-        // Another view wrote in between, so each step reads, decodes, applies, encodes and writes.
-        let time = nanos(budget, || {
-            booked.now = booked.now + Millis(5);
-            if booked.now.0.is_multiple_of(1_000) {
-                booked.scraped();
+        let booked = Booked::new(in_flight, views);
+        if in_flight > 0 && views == 2 {
+            let bytes = booked.stored();
+            group.add_against(
+                format!("{title}, none scraped: size"),
+                bytes.len() as f64,
+                "bytes",
+                None,
+            );
+            if let Ok(ledger) = Ledger::decode(&bytes) {
+                group.add_against(
+                    format!("{title}, none scraped: decode"),
+                    nanos(budget, || Ledger::decode(&bytes)),
+                    "ns",
+                    None,
+                );
+                group.add_against(
+                    format!("{title}, none scraped: encode"),
+                    nanos(budget, || ledger.encode()),
+                    "ns",
+                    None,
+                );
             }
-            let mut view = booked.id as usize % views;
-            booked.send(view);
-            let id = booked.id;
-            view = (view + 1) % views;
-            booked.views[view].refresh(&booked.store, booked.now);
-            booked.now = booked.now + Millis(5);
-            let owner = (id as usize - 1) % views;
-            booked.views[owner].ended(&booked.store, id, Outcome::Success, booked.now)
-        });
-        group.add(format!("{title}: send, another's read, end"), time, "ns");
-        let bytes = booked
-            .store
-            .get(&names::ledger_key("llama"))
-            .ok()
-            .flatten()
-            .map(|stored| stored.value);
-        let bytes = bytes.unwrap_or_default();
-        if let Ok(ledger) = Ledger::decode(&bytes) {
-            group.add_against(
-                format!("{title}: decode"),
-                nanos(budget, || Ledger::decode(&bytes)),
-                "ns",
-                None,
-            );
-            group.add_against(
-                format!("{title}: encode"),
-                nanos(budget, || ledger.encode()),
-                "ns",
-                None,
-            );
         }
+        let mut booked = Booked::new(in_flight, views);
+        booked.scraped();
+        // Another view wrote in between, so each step reads, decodes, applies, encodes and writes.
+        let time = nanos(budget, || booked.turn(views));
+        group.add(format!("{title}: send, another's read, end"), time, "ns");
+        group.add(format!("{title}: size"), booked.stored().len() as f64, "bytes");
+    }
+    Ok(group)
+}
+
+/// Prompts of 100 KB in an index that others fill, too.
+fn prefixes(budget: Duration) -> Result<Group> {
+    let mut group = Group::new("The prefix index, natively (100 prompts of each size, 8 pods)", "1 KB");
+    let index = Index::new("llama", 64 << 20, 1);
+    let store = MemoryStore::default();
+    let living = |tag: u32| {
+        let pod = tag as usize;
+        (pod < 8).then_some(Living {
+            pod,
+            clock: 0,
+            room: 10_000,
+        })
+    };
+    for kib in [1, 32, 100] {
+        let chains: Vec<Chains> = (0..100)
+            .map(|number| {
+                let mut reader = BodyReader::json(Api::Chat);
+                let mut prompt = Hasher::default();
+                reader.feed(&world::prompt(number, kib << 10), &mut prompt);
+                prompt.finish().chains(seed("llama-3-8b", ""))
+            })
+            .collect();
+        for (chain, pod) in chains.iter().zip((0..8).cycle()) {
+            let found = index.look_up(&store, chain, living);
+            index.write(&store, found, pod, 0, living);
+        }
+        let mut next = (0..chains.len()).cycle();
+        let time = nanos(budget, || {
+            index.look_up(&store, &chains[next.next().unwrap_or(0)], living)
+        });
+        group.add(format!("{kib} KB, look up"), time, "ns");
     }
     Ok(group)
 }

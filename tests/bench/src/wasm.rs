@@ -3,7 +3,7 @@
 //! Fuel is counted around each callback, so a request splits into its phases: the last body callback carries no
 //! bytes and holds the decision alone. Host calls cost nothing here; what they cost is in the Envoy part.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use berth_shared_state::limits::PODS_MAX;
@@ -34,6 +34,8 @@ struct Spent {
     body: u64,
     decide: u64,
     answer: u64,
+    /// Nanoseconds of the decision, host calls and the counting of fuel included.
+    decide_time: u64,
 }
 
 impl Spent {
@@ -64,7 +66,7 @@ impl Rig {
             root_id: names::ROOT_FILTER.to_owned(),
             vm_id: VM.to_owned(),
             allow_on_headers_stop_iteration: true,
-            ..Plugin::new("berth", world::config(pods))
+            ..Plugin::new("berth", world::reader(pods))
         };
         let filter = host.add_filter(&wasm, plugin)?;
         let mut rig = Self {
@@ -128,7 +130,9 @@ impl Rig {
         for piece in body.chunks(PIECE) {
             spent.body += self.spend(worker, |host| stream.request_body(host, piece, false)).0;
         }
+        let began = Instant::now();
         let (decide, step) = self.spend(worker, |host| stream.request_body(host, b"", true));
+        spent.decide_time = began.elapsed().as_nanos() as u64;
         spent.decide = decide;
         anyhow::ensure!(step == Step::Continue, "the request did not go on: {step:?}");
         Ok((stream, spent))
@@ -194,6 +198,7 @@ impl Rig {
             body: middle(|one| one.body),
             decide: middle(|one| one.decide),
             answer: middle(|one| one.answer),
+            decide_time: middle(|one| one.decide_time),
         })
     }
 }
@@ -203,6 +208,7 @@ pub fn run(quick: bool) -> Result<Vec<Group>> {
     Ok(vec![
         phases(quick)?,
         pods(quick)?,
+        prefixes(quick)?,
         in_flight(quick)?,
         bodies()?,
         pages()?,
@@ -237,9 +243,44 @@ fn pods(quick: bool) -> Result<Group> {
     for pods in [8, 100, 1_000, PODS_MAX] {
         let mut rig = Rig::new(pods)?;
         rig.fill(16)?;
-        let spent = rig.typical(requests(quick).min(20_000 / pods.max(100)), &world::body(1 << 10))?;
+        let spent = rig.typical(requests(quick).min(41), &world::body(1 << 10))?;
         let bound = if pods == PODS_MAX { " (the bound)" } else { "" };
         group.add(format!("{pods} pods{bound}"), spent.decide as f64, UNIT);
+        group.add(
+            format!("{pods} pods{bound}, in wasmtime"),
+            spent.decide_time as f64 / 1_000.0,
+            "us",
+        );
+    }
+    Ok(group)
+}
+
+/// Prompts that were sent before, each of a hundred that fill the index: what a longer one costs more is its chain of
+/// hashes and the look-up of its pages.
+fn prefixes(quick: bool) -> Result<Group> {
+    let mut group = Group::new(
+        "Looking up a prompt that was sent before in the wasm, and deciding (8 pods)",
+        "1 KB",
+    );
+    for kib in [1, 32, 100] {
+        let mut rig = Rig::new(8)?;
+        let bodies: Vec<Vec<u8>> = (0..100).map(|number| world::prompt(number, kib << 10)).collect();
+        for body in &bodies {
+            rig.typical(2, body)?;
+        }
+        let all: Result<Vec<Spent>> = bodies
+            .iter()
+            .take(requests(quick))
+            .map(|body| rig.typical(1, body))
+            .collect();
+        let all = all?;
+        let middle = |of: fn(&Spent) -> u64| median(&mut all.iter().map(|one| of(one) as f64).collect::<Vec<_>>());
+        group.add(format!("{kib} KB"), middle(|one| one.decide), UNIT);
+        group.add(
+            format!("{kib} KB, in wasmtime"),
+            middle(|one| one.decide_time) / 1_000.0,
+            "us",
+        );
     }
     Ok(group)
 }
@@ -324,14 +365,16 @@ fn pages() -> Result<Group> {
 
 fn memory(quick: bool) -> Result<Group> {
     let requests = if quick { 1_000 } else { 10_000 };
-    let title = format!("Linear memory of one worker's VM, after {requests} requests");
+    let title =
+        format!("Linear memory of one worker's VM, after {requests} requests of 1 KB, and of 100 KB one in a hundred");
     let mut group = Group::new(&title, "8 pods");
     for pods in [8, 1_000] {
         let mut rig = Rig::new(pods)?;
-        let body = world::body(1 << 10);
+        let (body, long) = (world::body(1 << 10), world::body(100 << 10));
         for request in 0..requests {
             rig.step(Duration::from_millis(1))?;
-            let (stream, _) = rig.send(request % 2, &body)?;
+            let body = if request % 100 == 0 { &long } else { &body };
+            let (stream, _) = rig.send(request % 2, body)?;
             rig.answer(request % 2, &stream, true)?;
         }
         let bytes = rig.host.memory_size(rig.filter, Thread::Worker(0));

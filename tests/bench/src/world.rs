@@ -34,6 +34,11 @@ pub fn config(pods: usize) -> String {
     serde_json::json!({"pools": [{"name": "llama", "discovery": {"static": addresses}}]}).to_string()
 }
 
+/// The same where somebody else reads the pods.
+pub fn reader(pods: usize) -> String {
+    config(pods).replacen('{', r#"{"role": "reader", "#, 1)
+}
+
 /// Where that pool's values stand in shared data.
 pub fn keys(pods: usize) -> Result<Keys> {
     let config = Config::parse(config(pods).as_bytes()).map_err(|errors| anyhow::anyhow!("{errors:?}"))?;
@@ -107,6 +112,13 @@ pub fn body(bytes: usize) -> Vec<u8> {
     }
     text.push_str(tail);
     text.into_bytes()
+}
+
+/// The same for the base model, with a beginning of its own.
+pub fn prompt(number: usize, bytes: usize) -> Vec<u8> {
+    let text = String::from_utf8_lossy(&body(bytes)).replace("adapter-3", "llama-3-8b");
+    text.replacen("The berth", &format!("{number}: the berth"), 1)
+        .into_bytes()
 }
 
 /// A models page that lists the base and the adapters of [`table`].

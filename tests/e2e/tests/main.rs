@@ -4,6 +4,7 @@
 
 mod answers;
 mod bodies;
+mod conformance;
 mod discovery;
 mod envoy_gateway;
 mod failures;
@@ -15,6 +16,7 @@ mod lists;
 mod models;
 mod pages;
 mod pass;
+mod platform;
 mod raw;
 mod rendered;
 mod reports;
@@ -22,6 +24,7 @@ mod retry;
 mod routing;
 mod scenarios;
 mod scrape;
+mod sessions;
 mod steering;
 mod streaming;
 mod support;

@@ -7,7 +7,7 @@ use berth_tests_e2e::rig::{Rig, Setup};
 use serde_json::json;
 
 use crate::raw::RawPod;
-use crate::support::{CHAT, JSON, busy, chat, full, idle, lands, once_read, pods, routed};
+use crate::support::{CHAT, JSON, busy, chat, full, idle, lands, once_read, pod, pods, routed};
 
 /// What a client may not say, by its beginnings.
 const OURS: [&str; 3] = ["x-gateway", "x-envoy-original-dst", "x-llm-d"];
@@ -132,6 +132,68 @@ async fn a_client_does_not_steer_where_berth_is_bypassed() -> Result<()> {
         pods.push(answer.pod().to_owned());
     }
     ensure!(pods.contains(&"a".to_owned()), "always the pod that the client named");
+    Ok(())
+}
+
+/// Filters that leave what two headers of the test say where no client can write.
+const TELLERS: &str = "- name: metadata
+                    typed_config:
+                      \"@type\": type.googleapis.com/envoy.extensions.filters.http.header_to_metadata.v3.Config
+                      request_rules:
+                        - header: x-test-subset
+                          on_header_present: { metadata_namespace: test, key: pods, type: STRING }
+                          remove: true
+                  - name: state
+                    typed_config:
+                      \"@type\": type.googleapis.com/envoy.extensions.filters.http.set_filter_state.v3.Config
+                      on_request_headers:
+                        - object_key: model
+                          factory_key: envoy.string
+                          format_string: { text_format_source: { inline_string: \"%REQ(x-test-model)%\" } }
+                          skip_if_empty: true
+                  - name: berth
+                    typed_config";
+
+#[tokio::test]
+async fn what_an_earlier_filter_left_is_believed_and_what_a_client_says_is_not() -> Result<()> {
+    let rig = Setup::new("told", vec![pod("a", &["sql"]), pod("b", &[]), pod("c", &[])])
+        .config(json!({"trust": {"filters": [
+            {"input": names::ENDPOINT_SUBSET, "from": {"metadata": ["test", "pods"]}},
+            {"input": names::MODEL_NAME, "from": {"filter_state": "model"}},
+        ]}}))
+        .edit("- name: berth\n                    typed_config", TELLERS)
+        .start()
+        .await?;
+    rig.pin(&[("a", idle()), ("b", busy()), ("c", full())]).await?;
+    let (b, c) = (rig.pod("b")?.address().to_string(), rig.pod("c")?.address().to_string());
+    let client = rig.client();
+    let ask = async |headers: &[(&str, &str)], model: &str| {
+        let body = chat(model, "told", 20, 1).to_string().into_bytes();
+        client.send("POST", CHAT, &[&[JSON], headers].concat(), body).await
+    };
+    for (headers, expected) in [
+        (&[("x-test-subset", b.as_str())][..], "b"),
+        (&[("x-test-subset", c.as_str())], "c"),
+        (
+            &[("x-test-subset", c.as_str()), (names::ENDPOINT_SUBSET, b.as_str())],
+            "c",
+        ),
+        (&[(names::ENDPOINT_SUBSET, b.as_str())], "a"),
+        (&[], "a"),
+    ] {
+        let answer = ask(headers, "llama").await?;
+        assert_eq!((answer.status, answer.pod()), (200, expected), "{headers:?}");
+    }
+    // A body without a model gets the one that was left.
+    let mut nameless = chat("", "told", 20, 1);
+    nameless.as_object_mut().context("an object")?.remove("model");
+    let headers = [JSON, ("x-test-model", "sql")];
+    let answer = client
+        .send("POST", CHAT, &headers, nameless.to_string().into_bytes())
+        .await?;
+    assert_eq!((answer.status, answer.pod()), (200, "a"), "{}", answer.text());
+    let received = rig.received("a", CHAT)?.pop().context("nothing received")?;
+    assert_eq!(received.header(names::MODEL_NAME), Some("sql"));
     Ok(())
 }
 

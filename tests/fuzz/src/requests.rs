@@ -236,6 +236,7 @@ pub fn subset(data: &[u8]) {
     let headers = headers(text);
     let trusted = [(how & 1 != 0, ENDPOINT_SUBSET), (how & 2 != 0, MODEL_NAME)];
     let trust = Trust {
+        filters: Vec::new(),
         headers: { trusted }
             .into_iter()
             .filter(|(is, _)| *is)

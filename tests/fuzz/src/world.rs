@@ -132,9 +132,7 @@ impl World {
         };
         let steering = Steering {
             subset: subset.map(str::to_owned),
-            model: None,
-            pool: None,
-            session: None,
+            ..Steering::default()
         };
         self.decide_for(&facts, &steering, now)
     }
@@ -149,6 +147,7 @@ impl World {
             facts,
             prompt: &prompt.finish(),
             steering,
+            body: None,
             in_full: true,
         };
         self.view.decide(&self.store, &request, now)
@@ -211,6 +210,7 @@ pub fn check_decision(decision: &Decision, table: Option<&Table>, subset: Option
             );
         }
         Action::Pass(_) => assert!(subset.is_none(), "the proxy's own choice knows no subset"),
+        Action::Hold => panic!("no queue is configured"),
     }
     for one in &decision.why.considered {
         assert!(one.cost.is_finite(), "{one:?}");

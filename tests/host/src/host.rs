@@ -95,6 +95,8 @@ pub struct Settings {
     pub cas_rules: CasRules,
     /// Largest value that shared data takes under [`Dialect::WasmX`], where all of it is in one zone; bytes.
     pub zone: usize,
+    /// WASI's clocks are there; Envoy's and WasmX's always are.
+    pub wasi_clock: bool,
     /// Instructions one callback may take before it counts as an endless loop. Envoy has no such limit; a test must end.
     pub fuel_per_callback: u64,
 }
@@ -109,6 +111,7 @@ impl Default for Settings {
             dialect: Dialect::Envoy,
             cas_rules: CasRules::Envoy,
             zone: 16 * 1024 * 1024,
+            wasi_clock: true,
             fuel_per_callback: 20_000_000_000,
         }
     }

@@ -3,6 +3,7 @@
 //!
 //! A pod's numbers are what its page says, whatever was sent to it: a scenario decides what is seen.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 
@@ -44,6 +45,8 @@ pub struct Pod {
     pub health: String,
     /// Envoy's discovery has it.
     pub listed: bool,
+    /// Its labels in the answers of discovery, as far as each kind has them.
+    pub labels: BTreeMap<String, String>,
     /// False = no connection for anything.
     pub up: bool,
 }
@@ -84,6 +87,7 @@ impl Default for Pod {
             says: String::new(),
             health: "HEALTHY".to_owned(),
             listed: true,
+            labels: BTreeMap::new(),
             up: true,
         }
     }

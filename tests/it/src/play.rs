@@ -14,6 +14,10 @@ pub trait Proxy {
 
     /// Time passes.
     fn wait(&mut self, millis: u64);
+    /// Time passes between two requests of a burst whose pace does not matter.
+    fn pause(&mut self) {
+        self.wait(AFTER_MILLIS);
+    }
     /// Pods change.
     ///
     /// # Errors
@@ -25,8 +29,11 @@ pub trait Proxy {
     fn service(&mut self, life: Life);
     /// A client sends a request, which is then with a pod or over. `id` names it for [`Self::go_on`].
     fn send(&mut self, id: u64, worker: usize, request: &Request) -> Seen;
-    /// A request that is with a pod goes on. Never [`Then::Open`].
+    /// A request that is with a pod goes on. Never [`Then::Open`] or [`Then::Waits`]. The client of one that waits may
+    /// leave.
     fn go_on(&mut self, id: u64, then: Then);
+    /// What became of a request that waited, if it does not wait any more.
+    fn left(&mut self, id: u64) -> Option<Seen>;
     /// The log so far.
     fn log(&self) -> Vec<String>;
     /// Nothing went wrong beside the steps.
@@ -41,6 +48,8 @@ pub trait Proxy {
 /// What became of a request.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
+    /// The proxy holds it.
+    pub waits: bool,
     /// The pods it may go to, best first. Empty = it was not routed.
     pub list: Vec<String>,
     /// The pod that got it in the end.
@@ -116,6 +125,9 @@ impl<P: Proxy> Player<'_, P> {
             let id = *self.named.get(name).ok_or_else(|| format!("no request {name}"))?;
             self.proxy.go_on(id, step.then.unwrap_or_default());
         }
+        if let Some(name) = &step.leaves {
+            self.leaves(step, name)?;
+        }
         match &step.log {
             Some(text) if !self.proxy.log().iter().any(|line| line.contains(text)) => Err(format!(
                 "no line with {text:?} in the log:\n{}",
@@ -123,6 +135,21 @@ impl<P: Proxy> Player<'_, P> {
             )),
             _ => Ok(()),
         }
+    }
+
+    fn leaves(&mut self, step: &Step, name: &str) -> Result<(), String> {
+        let id = *self.named.get(name).ok_or_else(|| format!("no request {name}"))?;
+        let seen = self.proxy.left(id).ok_or_else(|| format!("{name} still waits"))?;
+        let wrong = wrong(&step.expect.clone().unwrap_or_default(), &seen, P::SHOWS_UPSTREAM);
+        if !wrong.is_empty() {
+            return Err(format!("{name}: {}\n{}", wrong.join("; "), told(&seen)));
+        }
+        let then = step.then.unwrap_or_default();
+        if then != Then::Open && seen.served_by.is_some() {
+            self.proxy.go_on(id, then);
+        }
+        self.proxy.wait(AFTER_MILLIS);
+        Ok(())
     }
 
     fn requests(&mut self, step: &Step, request: &Request) -> Result<(), String> {
@@ -146,6 +173,9 @@ impl<P: Proxy> Player<'_, P> {
             }
             let mut wrong = wrong(&expect, &seen, P::SHOWS_UPSTREAM);
             wrong.extend(spoofed(request, &seen));
+            if seen.waits != (then == Then::Waits) {
+                wrong.push(if seen.waits { "is held" } else { "is not held" }.to_owned());
+            }
             if !wrong.is_empty() {
                 return Err(format!(
                     "request {time} of {times}: {}\n{}",
@@ -153,10 +183,13 @@ impl<P: Proxy> Player<'_, P> {
                     told(&seen)
                 ));
             }
-            if then != Then::Open && seen.served_by.is_some() {
+            if !matches!(then, Then::Open | Then::Waits) && seen.served_by.is_some() {
                 self.proxy.go_on(self.sent, then);
             }
-            self.proxy.wait(step.every_ms.unwrap_or(AFTER_MILLIS));
+            match step.every_ms {
+                Some(millis) => self.proxy.wait(millis),
+                None => self.proxy.pause(),
+            }
         }
         for (pod, [least, most]) in &expect.between {
             let count = counts.get(pod).copied().unwrap_or(0);
@@ -178,6 +211,9 @@ fn wrong(expect: &Expect, seen: &Seen, shows_upstream: bool) -> Vec<String> {
         && !pod.has(first)
     {
         wrong.push(format!("went to {first:?}, not to {}", one_of(pod)));
+    }
+    if !seen.list.starts_with(&expect.list) {
+        wrong.push(format!("the list does not begin with {:?}", expect.list));
     }
     if let Some(pod) = &expect.not
         && (pod.has(first) || first.is_empty())

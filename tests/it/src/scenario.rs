@@ -105,6 +105,8 @@ pub struct Step {
     pub then: Option<Then>,
     /// A request in flight goes on.
     pub finish: Option<String>,
+    /// A request that waited has left the queue.
+    pub leaves: Option<String>,
     /// What must have happened to the request.
     pub expect: Option<Expect>,
     /// Some log line has this text.
@@ -151,6 +153,8 @@ pub enum Then {
     FirstToken,
     /// The client leaves.
     ClientLeaves,
+    /// Nothing: it must be held by the proxy.
+    Waits,
 }
 
 /// A request. `body` counts, or else what it is made of.
@@ -210,6 +214,8 @@ impl OneOf {
 pub struct Expect {
     /// The first pod of the list.
     pub pod: Option<OneOf>,
+    /// How the list begins.
+    pub list: Vec<String>,
     /// Not the first pod of the list.
     pub not: Option<OneOf>,
     /// The pod that served it after retries.
@@ -311,7 +317,10 @@ impl Scenario {
                 Discovery::Json => json!({"json": {"cluster": LIST_CLUSTER, "path": "/pods"}}),
             };
             pool.insert("discovery".to_owned(), discovery);
-            pools.push(Value::Object(pool));
+            let text = Value::Object(pool).to_string();
+            let known = |name: &str| self.pods.contains_key(name).then(|| address(name));
+            // Only addresses were put in, so it is JSON as before.
+            pools.push(serde_json::from_str(&filled(&text, known)).unwrap_or_default());
         }
         let mut document = self.top.clone();
         document.insert("pools".to_owned(), Value::Array(pools));
@@ -329,10 +338,11 @@ impl Step {
             self.discovery.is_some(),
             self.request.is_some(),
             self.finish.is_some(),
+            self.leaves.is_some(),
             self.log.is_some(),
         ];
         if kinds.iter().filter(|kind| **kind).count() != 1 {
-            return Err("exactly one of wait_ms, set, service, discovery, request, finish, log".to_owned());
+            return Err("exactly one of wait_ms, set, service, discovery, request, finish, leaves, log".to_owned());
         }
         let requested = self.request.is_some();
         let idle = [
@@ -340,8 +350,12 @@ impl Step {
             ("every_ms", self.every_ms.is_some() && !requested),
             ("worker", self.worker.is_some() && !requested),
             ("id", self.id.is_some() && !requested),
-            ("expect", self.expect.is_some() && !requested),
-            ("then", self.then.is_some() && !requested && self.finish.is_none()),
+            ("expect", self.expect.is_some() && !requested && self.leaves.is_none()),
+            (
+                "then",
+                self.then.is_some() && !requested && self.finish.is_none() && self.leaves.is_none(),
+            ),
+            ("then: waits", self.then == Some(Then::Waits) && !requested),
         ];
         match idle.iter().find(|(_, idle)| *idle) {
             Some((key, _)) => Err(format!("nothing reads {key} here")),
@@ -526,6 +540,10 @@ mod tests {
         }
         check((step, "\"request\": {}, \"then\": \"open\""), true);
         check((step, "\"finish\": \"r\", \"then\": \"done\""), true);
+        check((step, "\"request\": {}, \"then\": \"waits\""), true);
+        check((step, "\"leaves\": \"r\", \"then\": \"open\", \"expect\": {}"), true);
+        check((step, "\"leaves\": \"r\", \"then\": \"waits\""), false);
+        check((step, "\"finish\": \"r\", \"then\": \"waits\""), false);
         check((step, "\"log\": \"line\", \"then\": \"done\""), false);
     }
 

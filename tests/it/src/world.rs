@@ -126,13 +126,12 @@ impl World {
         }
     }
 
-    /// The pods that discovery has: name, ip, port, health, requests.
-    fn listed(&self) -> impl Iterator<Item = (&String, &str, u16, &str, u32)> {
+    /// The pods that discovery has: name, state, ip, port.
+    fn listed(&self) -> impl Iterator<Item = (&String, &Pod, &str, u16)> {
         let listed = self.pods.iter().filter(|(_, (pod, _))| pod.listed);
         listed.map(|(name, (pod, _))| {
             let (ip, port) = self.addresses[name].rsplit_once(':').unwrap_or_default();
-            let active = self.active.get(name).copied().unwrap_or(0);
-            (name, ip, port.parse().unwrap_or(0), pod.health.as_str(), active)
+            (name, pod, ip, port.parse().unwrap_or(0))
         })
     }
 
@@ -140,12 +139,14 @@ impl World {
     fn clusters(&self, cluster: &str) -> String {
         let hosts: Vec<Value> = self
             .listed()
-            .map(|(name, ip, port, health, active)| {
+            .map(|(name, pod, ip, port)| {
+                let active = self.active.get(name).copied().unwrap_or(0);
                 json!({
                     "address": {"socket_address": {"address": ip, "port_value": port}},
                     "stats": [{"name": "rq_active", "value": active.to_string(), "type": "GAUGE"}],
-                    "health_status": {"eds_health_status": health},
+                    "health_status": {"eds_health_status": pod.health},
                     "hostname": name, "weight": 1,
+                    "locality": {"zone": pod.labels.get("zone").map_or("", String::as_str)},
                 })
             })
             .collect();
@@ -154,11 +155,12 @@ impl World {
 
     /// The API's list of the pool's EndpointSlices: one pod in each, as they never are, so that all must be read.
     fn slices(&self, service: &str) -> String {
-        let slice = |(name, ip, port, health, _): (&String, &str, u16, &str, u32)| {
-            let (ready, draining) = (health == "HEALTHY", health == "DRAINING");
+        let slice = |(name, pod, ip, port): (&String, &Pod, &str, u16)| {
+            let (ready, draining) = (pod.health == "HEALTHY", pod.health == "DRAINING");
             json!({
                 "metadata": {"labels": {"kubernetes.io/service-name": service}}, "addressType": "IPv4",
                 "endpoints": [{"addresses": [ip], "targetRef": {"kind": "Pod", "name": name},
+                               "zone": pod.labels.get("zone"), "nodeName": pod.labels.get("node"),
                                "conditions": {"ready": ready, "serving": ready || draining, "terminating": draining}}],
                 "ports": [{"name": "http", "port": port, "protocol": "TCP"}],
             })
@@ -169,7 +171,7 @@ impl World {
 
     /// A plain list.
     fn list(&self) -> String {
-        let pod = |(name, ip, port, health, _): (&String, &str, u16, &str, u32)| json!({"address": format!("{ip}:{port}"), "name": name, "ready": health == "HEALTHY"});
+        let pod = |(name, pod, ip, port): (&String, &Pod, &str, u16)| json!({"address": format!("{ip}:{port}"), "name": name, "ready": pod.health == "HEALTHY", "labels": pod.labels});
         Value::from(self.listed().map(pod).collect::<Vec<Value>>()).to_string()
     }
 

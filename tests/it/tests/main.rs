@@ -5,6 +5,7 @@ mod chaos;
 mod contract;
 mod dependencies;
 mod docs;
+mod golden;
 mod hand_over;
 mod manifests;
 mod nginx;

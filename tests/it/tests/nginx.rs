@@ -308,6 +308,29 @@ fn workers_of_apisix_agree_where_an_adapter_lives() {
 }
 
 #[test]
+fn workers_of_apisix_agree_where_a_session_lives() {
+    let more = json!({"top": {"trust": {"headers": ["x-session-id"]}},
+        "pool": {"models": ["base"], "routing": {"affinity": {"by": "session"}}}});
+    let mut wasm = apisix(more);
+    for session in ["one", "two", "three", "four"] {
+        let mut pods = Vec::new();
+        for number in 0..6 {
+            let request = Request {
+                model: Some("base".to_owned()),
+                headers: [("x-session-id".to_owned(), Some(session.to_owned()))].into(),
+                ..tokens(number, 2000)
+            };
+            let seen = wasm.send(number, (number % 2) as usize, &request);
+            pods.push(first(&seen).to_owned());
+            wasm.go_on(number, Then::Done);
+            wasm.wait(50);
+        }
+        pods.dedup();
+        assert_eq!(pods.len(), 1, "{session} went to {pods:?}");
+    }
+}
+
+#[test]
 fn prompts_that_begin_alike_stay_together_in_apisix() {
     let mut wasm = apisix(json!({}));
     let mut pods = Vec::new();
@@ -327,6 +350,47 @@ fn prompts_that_begin_alike_stay_together_in_apisix() {
         let mut own: Vec<&String> = pods.iter().skip(worker).step_by(2).collect();
         own.dedup();
         assert_eq!(own.len(), 1, "worker {worker} sent them to {pods:?}");
+    }
+}
+
+/// Whether its runtime has WASI's clock nobody has seen.
+#[test]
+fn without_any_clock_requests_are_routed_by_what_is_in_flight() {
+    let mut host = process_of(Settings {
+        wasi_clock: false,
+        ..Settings::of(Dialect::Apisix)
+    });
+    let document = r#"{"host": "apisix", "pools": [{"name": "pods", "discovery": {"static":
+        ["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"]}}]}"#;
+    let plugin = plugin("filter", names::ROOT_FILTER, document);
+    let id = host
+        .add_filter(&artifact("berth_filter.wasm"), plugin)
+        .expect("it starts");
+    for _ in 0..3 {
+        let mut pods = std::collections::BTreeSet::new();
+        let mut open = Vec::new();
+        for number in 0..3 {
+            let body = String::from_utf8(tokens(number, 1000).bytes()).expect("text");
+            let stream = host.open(id, 0);
+            stream.request(
+                &mut host,
+                head(&[("content-length", &body.len().to_string())]),
+                body.as_bytes(),
+            );
+            let sent = stream.upstream().expect("it went on");
+            let list = sent
+                .headers
+                .get(names::DESTINATION_ENDPOINT)
+                .expect("a choice")
+                .to_owned();
+            pods.insert(list.split(',').next().unwrap_or_default().to_owned());
+            open.push(stream);
+        }
+        assert_eq!(pods.len(), 3, "three in flight, one at each: {pods:?}");
+        for stream in open {
+            stream.respond(&mut host, 200, [("content-type", "application/json")], b"{}");
+        }
+        host.advance(Duration::from_secs(30));
     }
 }
 

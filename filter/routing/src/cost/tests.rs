@@ -26,6 +26,7 @@ fn priced(pods: Vec<Pod>) -> Terms {
         fleet: &fleet,
         now: NOW,
         avoid: true,
+        slow_start: Millis(20_000),
     };
     terms(
         &facts[0],
@@ -247,6 +248,32 @@ fn own_requests_and_what_pages_show_of_others_tell_how_many_slots_are_taken() {
 }
 
 #[test]
+fn a_new_pod_costs_ten_times_as_much_and_less_every_second() {
+    #[track_caller]
+    fn check(age: u64, times: f64) {
+        let pod = bent(|pod| {
+            pod.load(10, 0, 0.0).row.since = ago(age);
+        });
+        let terms = priced(vec![pod]);
+        let work = terms.queue + terms.prefill + terms.harm;
+        near(terms.warming, work * (times - 1.0));
+    }
+    // Within 20 s.
+    check(0, 10.0);
+    check(2_000, 10.0);
+    check(5_000, 4.0);
+    check(10_000, 2.0);
+    check(20_000, 1.0);
+    check(3_600_000, 1.0);
+}
+
+#[test]
+fn a_pod_from_the_future_is_not_new() {
+    let pod = bent(|pod| pod.row.since = UnixMillis(NOW.0 + 1));
+    near(priced(vec![pod]).warming, 0.0);
+}
+
+#[test]
 fn who_has_no_slot_waits_for_one() {
     let slots = |has, excess| Slots { has, excess };
     near(adapter(Tier::Recent, 2_000.0, slots(0.0, 2.0)), 6_000.0);
@@ -267,9 +294,10 @@ fn the_cost_is_the_sum_of_its_named_terms() {
         overdue: 32.0,
         failed: 64.0,
         stuck: 128.0,
+        warming: 1024.0,
         uncertainty: 256.0,
     };
-    near(one.total(), 1023.0);
+    near(one.total(), 2047.0);
     near(one.first_token(), 19.0);
     near(one.blurred(), 13.0);
     let names: Vec<_> = one.named().map(|(name, _)| name).to_vec();

@@ -5,6 +5,7 @@
 //! as others are seen to send, what is at home counts as cached there, and going elsewhere costs what one copy
 //! more costs everybody. A proxy that sees no others believes nothing of this.
 
+use berth_shared_state::pod::PodAddress;
 use berth_shared_state::table::PodRow;
 
 use super::candidates::Candidate;
@@ -12,12 +13,13 @@ use super::serving::{self, Name};
 use super::{Input, PodFacts};
 use crate::cost::{self, ADAPTER_AWAY, BELIEF, Fleet, HOME_SHARE, Others, Question, Since, Slots, Stage, Terms, Tier};
 
-/// The highest bidders for a key.
-#[derive(Clone, Copy, Debug)]
-pub struct Home {
-    key: u64,
-    /// The lowest bid of them.
-    bid: u64,
+/// Where a key lives.
+#[derive(Clone, Debug)]
+pub enum Home {
+    /// At the highest bidders of all pods, which bid no less than this.
+    Bidders { key: u64, bid: u64 },
+    /// At these, which were drawn for it.
+    Drawn(Vec<PodAddress>),
 }
 
 impl Home {
@@ -26,16 +28,19 @@ impl Home {
         let mut bids: Vec<u64> = pods.map(|row| serving::bid(key, row)).collect();
         let last = homes.min(bids.len()).checked_sub(1)?;
         let (_, bid, _) = bids.select_nth_unstable_by(last, |a, b| b.cmp(a));
-        Some(Self { key, bid: *bid })
+        Some(Self::Bidders { key, bid: *bid })
     }
 
-    fn is(self, row: &PodRow) -> bool {
-        serving::bid(self.key, row) >= self.bid
+    fn is(&self, row: &PodRow) -> bool {
+        match self {
+            Self::Bidders { key, bid } => serving::bid(*key, row) >= *bid,
+            Self::Drawn(homes) => homes.contains(&row.address),
+        }
     }
 }
 
 /// What is believed of others, for one request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Agreed {
     /// Where prompts live that begin like this one.
     prefix: Option<Home>,
@@ -60,23 +65,38 @@ impl Agreed {
         };
         let caches = fleet.caches(input.facts.repeated);
         let start = input.ask.start.filter(|_| caches > 0.0);
-        // To more pods the more popular it is.
-        let homes = start.map_or(0.0, |start| (start.share * list.len() as f64 / HOME_SHARE).ceil());
         let seen = input.facts.elsewhere > 0.0;
-        let pods = list.iter().map(|one| (one.pod, one.stage));
-        let elsewhere = input.facts.elsewhere;
+        let (prefix, adapter, since) = match input.drawn {
+            Some(part) => (
+                start.map(|_| Home::Drawn(part.addresses(&part.drawn.homes, input.pods))),
+                Some(Home::Drawn(
+                    part.addresses(part.drawn.adapter_home.as_slice(), input.pods),
+                )),
+                part.field.since,
+            ),
+            None => {
+                // To more pods the more popular it is.
+                let homes = |share: f64| (share * list.len() as f64 / HOME_SHARE).ceil().max(1.0) as usize;
+                let pods = list.iter().map(|one| (one.pod, one.stage));
+                (
+                    start.and_then(|start| Home::of(start.key, homes(start.share), warm())),
+                    name.filter(|_| seen).and_then(|name| Home::of(name.key(), 1, rows())),
+                    Since::new(fleet, input.facts.elsewhere, pods),
+                )
+            }
+        };
         Self {
-            prefix: start.and_then(|start| Home::of(start.key, (homes as usize).max(1), warm())),
-            adapter: name.filter(|_| seen).and_then(|name| Home::of(name.key(), 1, rows())),
-            elsewhere,
-            shared: BELIEF * elsewhere * caches,
-            since: Since::new(fleet, elsewhere, pods),
+            prefix,
+            adapter: adapter.filter(|_| seen && name.is_some()),
+            elsewhere: input.facts.elsewhere,
+            shared: BELIEF * input.facts.elsewhere * caches,
+            since,
         }
     }
 
     /// Whether the prompt's beginning lives at a pod.
     pub fn is_home(&self, row: &PodRow) -> bool {
-        self.prefix.is_some_and(|home| home.is(row))
+        self.prefix.as_ref().is_some_and(|home| home.is(row))
     }
 
     /// The part of a prompt, 0 to 1, that is likely cached at a candidate.
@@ -87,7 +107,7 @@ impl Agreed {
 
     /// What it costs, in units of a cold load, to load the adapter at a pod that nobody saw it at.
     fn cold(&self, row: &PodRow) -> f64 {
-        match self.adapter {
+        match &self.adapter {
             None => 1.0,
             Some(home) if !home.is(row) => 1.0 + ADAPTER_AWAY * BELIEF * self.elsewhere,
             // The engine says what it has in memory, and this is not in it.

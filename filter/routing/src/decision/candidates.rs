@@ -3,16 +3,19 @@
 //! One list, filled once and narrowed in place: a pool of a thousand pods costs one allocation.
 //! A filter that would leave nobody gives way with a note, so that the engine answers, not we.
 
+use berth_shared_state::config::Caps;
 use berth_shared_state::limits::SUBSET_MAX;
 use berth_shared_state::pod::PodAddress;
 use berth_shared_state::snapshot::Snapshot;
-use berth_shared_state::table::Readiness;
+use berth_shared_state::table::{NameId, PodRow, Readiness};
 use berth_shared_state::units::{Millis, Tokens};
 use fastrand::Rng;
 
 use super::agreed::Agreed;
+use super::caps::at_cap;
+use super::labels::{self, Met, Required};
 use super::serving::{self, Can, Name, Naming, Serving};
-use super::{Action, Booking, Considered, Decision, Input, Note, PodFacts, Reason, Rung, Why, pick};
+use super::{Action, Admit, Booking, Considered, Decision, Input, Note, PodFacts, Reason, Rung, Why, pick};
 use crate::cost::{self, Fleet, Need, QUEUES_ALIKE, Question, Stage, Terms, Tier};
 
 /// The addresses of a subset hint.
@@ -54,6 +57,8 @@ pub struct Candidate<'a> {
     pub cost: f64,
     /// Proxies agree on it for prompts that begin like this one.
     pub is_home: bool,
+    /// Its failure domain, where retries stay apart.
+    pub domain: Option<NameId>,
 }
 
 impl Candidate<'_> {
@@ -83,10 +88,12 @@ impl<'a> Candidates<'a> {
         Self {
             input,
             list: Vec::with_capacity(input.pods.len()),
-            fleet: Fleet::new(
-                input.facts.rate,
-                input.pool.routing.prefill_tokens_per_second,
-                input.facts.elsewhere,
+            fleet: input.drawn.map_or_else(
+                || {
+                    let initial = input.pool.routing.prefill_tokens_per_second;
+                    Fleet::new(input.facts.rate, initial, input.facts.elsewhere)
+                },
+                |drawn| drawn.field.fleet,
             ),
             name: input.ask.model.map(|model| Name::new(model, id(model))),
             by_load: false,
@@ -102,7 +109,9 @@ impl<'a> Candidates<'a> {
                 Readiness::NotReady => Some(&mut why.excluded.not_ready),
                 Readiness::Draining => Some(&mut why.excluded.draining),
                 Readiness::Ready | Readiness::Unknown => {
-                    self.fleet.add(pod, stage);
+                    if self.input.drawn.is_none() {
+                        self.fleet.add(pod, stage);
+                    }
                     let outside = subset.is_some_and(|subset| !subset.has(pod.row.address));
                     outside.then_some(&mut why.excluded.subset)
                 }
@@ -118,10 +127,53 @@ impl<'a> Candidates<'a> {
                     terms: Terms::default(),
                     cost: 0.0,
                     is_home: false,
+                    domain: None,
                 }),
             }
         }
         !self.list.is_empty()
+    }
+
+    /// Keeps the pods with the labels that the config requires; where none is known to have them, those that say
+    /// nothing of one. False: all say that they have others. Also notes failure domains.
+    pub fn keep_labelled(&mut self, snapshot: &Snapshot, why: &mut Why) -> bool {
+        let routing = &self.input.pool.routing;
+        if let Some(name) = &routing.retry_apart {
+            for one in &mut self.list {
+                one.domain = labels::of_name(snapshot, one.pod.row, name);
+            }
+        }
+        if routing.require.is_empty() {
+            return true;
+        }
+        let required = Required::new(snapshot, &routing.require);
+        let best = required.best(self.list.iter().map(|one| one.pod.row));
+        if best == Met::No {
+            return false;
+        }
+        if best == Met::Unknown {
+            why.notes.push(Note::LabelsUnknown);
+        }
+        let before = self.list.len();
+        self.list.retain(|one| required.met(one.pod.row) == best);
+        why.excluded.labels += count(before - self.list.len());
+        true
+    }
+
+    /// Keeps the pods that are below what the config allows each, unless none is.
+    pub fn keep_below_caps(&mut self, why: &mut Why) {
+        let caps = &self.input.pool.routing.caps;
+        if *caps == Caps::default() {
+            return;
+        }
+        let full = |one: &Candidate<'_>| at_cap(one.pod, caps);
+        if self.list.iter().all(full) {
+            why.notes.push(Note::AllAtCap);
+            return;
+        }
+        let before = self.list.len();
+        self.list.retain(|one| !full(one));
+        why.excluded.at_cap = count(before - self.list.len());
     }
 
     /// Keeps the pods that have the model; where no pod is known to, those that may have it; where
@@ -166,31 +218,26 @@ impl<'a> Candidates<'a> {
 
     /// Keeps the pods that are awake. A sleeping engine shows no load and would win.
     pub fn keep_awake(&mut self, why: &mut Why) {
-        let asleep = |one: &Candidate<'_>| one.stage != Stage::Unknown && one.pod.row.load.sleeping == Some(true);
+        let asleep = |one: &Candidate<'_>| one.stage.is_asleep(one.pod);
         if self.list.iter().all(asleep) {
             why.notes.push(Note::AllAsleep);
             return;
         }
         let before = self.list.len();
         self.list.retain(|one| !asleep(one));
-        why.excluded.asleep = count(before - self.list.len());
+        why.excluded.asleep += count(before - self.list.len());
     }
 
     /// Keeps the pods whose `max_model_len` the prompt can meet; if none, those with the longest.
-    /// The estimate may be double the truth, so only half of it is held against a pod.
     pub fn keep_long_enough(&mut self, why: &mut Why) {
-        let ask = &self.input.ask;
-        let least = ask.exact.0.max(ask.prompt.0 / 2) / u64::from(ask.prompts.max(1));
-        let limit = |one: &Candidate<'_>| {
-            let page = one.pod.row.models.as_ref();
-            page.and_then(|page| page.max_model_len).unwrap_or(Tokens(u64::MAX))
-        };
+        let least = self.input.ask.at_least();
+        let limit = |one: &Candidate<'_>| longest(one.pod.row);
         let longest = self.list.iter().map(limit).max().unwrap_or_default();
-        if longest.0 < least {
+        if longest < least {
             why.notes.push(Note::LongerThanAllowed);
         }
         let before = self.list.len();
-        self.list.retain(|one| limit(one).0 >= least.min(longest.0));
+        self.list.retain(|one| limit(one) >= least.min(longest));
         why.excluded.too_long = count(before - self.list.len());
     }
 
@@ -207,6 +254,7 @@ impl<'a> Candidates<'a> {
             fleet: &self.fleet,
             now: self.input.now,
             avoid,
+            slow_start: self.input.pool.routing.slow_start,
         };
         let name = self.name.filter(|_| !self.by_load);
         let cold = self.list.iter().any(|one| one.tier >= Tier::Registered);
@@ -224,6 +272,39 @@ impl<'a> Candidates<'a> {
             Some(Stage::Ageing) => Rung::Ageing,
             Some(Stage::Unknown) | None => Rung::OwnLoad,
         });
+    }
+
+    /// Leaves out the pods that others wait for, and asks the rest for room. False: there is none, and the cheapest is
+    /// the first considered. Where no gauge can be believed, nobody can say that a pool is full, unless it is at its caps.
+    pub fn have_room(&mut self, admit: &Admit<'_>, why: &mut Why) -> bool {
+        self.list.retain(|one| !admit.reserved.contains(&one.pod.row.address));
+        let full = why.notes.contains(&Note::AllAtCap);
+        if why.rung == Some(Rung::OwnLoad) && !self.list.is_empty() && !full {
+            return true;
+        }
+        let (mut requests, mut drain) = (0.0, f64::INFINITY);
+        for one in self.list.iter().filter(|_| !full) {
+            let (fleet, patience) = (&self.fleet, admit.patience);
+            let room = cost::room(
+                one.pod,
+                one.stage,
+                &one.need,
+                &one.terms,
+                fleet,
+                patience,
+                self.input.now,
+            );
+            requests += room.requests;
+            drain = room.drain.min(drain);
+        }
+        why.room = Some(requests as u32);
+        if requests >= 1.0 {
+            return true;
+        }
+        why.drain = drain.is_finite().then_some(Millis(drain as u64));
+        let cheapest = self.list.iter().min_by(|a, b| a.cost.total_cmp(&b.cost));
+        why.considered = cheapest.map(|one| considered(one, &self.fleet)).into_iter().collect();
+        false
     }
 
     /// Brings queues nearer to their mean, as far as other proxies make them doubtful: only where it matters
@@ -257,6 +338,9 @@ impl<'a> Candidates<'a> {
         let booking = self.input.ask.booking(first, self.name.filter(|_| !self.by_load));
         if ranked.probe {
             why.notes.push(Note::Probe);
+        }
+        if first.pod.session {
+            why.notes.push(Note::Session);
         }
         why.predicted = Some(booking.predicted);
         if self.input.in_full {
@@ -301,6 +385,12 @@ fn considered(one: &Candidate<'_>, fleet: &Fleet) -> Considered {
         cached: one.known_cached(),
         free: cost::free_tokens(one.pod, one.stage, fleet),
     }
+}
+
+/// The longest context that a pod allows.
+pub(super) fn longest(row: &PodRow) -> Tokens {
+    let page = row.models.as_ref();
+    page.and_then(|page| page.max_model_len).unwrap_or(Tokens(u64::MAX))
 }
 
 fn count(pods: usize) -> u32 {

@@ -3,7 +3,7 @@
 //! The lowest cost wins, but costs a few milliseconds apart say nothing: the gauges are a scrape
 //! old. Proxies that read the same gauges would all run to the same pod, so near-equals share by lot;
 //! but where one of them is the home of such prompts, it is that one: it costs nothing, and they agree from
-//! the first request on.
+//! the first request on. The pod that served the session last comes before both.
 
 use berth_shared_state::limits::ENDPOINTS_MAX;
 use berth_shared_state::table::Trend;
@@ -18,6 +18,10 @@ const NEAR_MILLIS: f64 = 5.0;
 /// old is not exact to a twentieth. Prefill and adapter load are the same fact on all pods and
 /// must not widen the band, or a cold load would hide a second of queue.
 const NEAR_PART: f64 = 0.05;
+/// Milliseconds that a retry costs more in a failure domain that was tried before. Own: if the domain is at fault, the
+/// retry is lost with the time that it takes to notice, about a second (Envoy's connect timeout in the rendered
+/// clusters). Less than any pod without room costs.
+const SAME_DOMAIN: f64 = 1_000.0;
 /// One request in so many goes to a pod with frozen gauges and nothing of ours in flight. Gauges are
 /// set after an engine step, so after a mass cancellation only a request can move them (vLLM
 /// #29928). One request at a time, since the next one sees the first in flight.
@@ -35,34 +39,51 @@ pub struct Ranked {
 /// Brings the picks to the front of the list, best first.
 pub fn ranked(list: &mut [Candidate<'_>], rng: &mut Rng) -> Ranked {
     let mut ranked = Ranked { count: 0, probe: false };
+    let mut end = list.len();
     while ranked.count < ENDPOINTS_MAX {
         let (taken, rest) = list.split_at_mut_checked(ranked.count).unwrap_or_default();
-        let probe = if taken.is_empty() { to_probe(rest, rng) } else { None };
-        let Some(next) = probe.or_else(|| near_best(taken, rest, rng)) else {
+        let left = rest.get(..end.saturating_sub(taken.len())).unwrap_or_default();
+        let probe = if taken.is_empty() { to_probe(left, rng) } else { None };
+        let Some((next, one)) = probe
+            .or_else(|| near_best(taken, left, rng))
+            .and_then(|at| Some((at, left.get(at)?)))
+        else {
             break;
         };
-        ranked.probe |= probe.is_some();
-        if let Some(next) = next.checked_add(ranked.count) {
-            list.swap(ranked.count, next);
+        if taken.iter().any(|other| other.pod.row.address == one.pod.row.address) {
+            // A table that names a pod twice.
+            end -= 1;
+            list.swap(ranked.count + next, end);
+            continue;
         }
+        ranked.probe |= probe.is_some();
+        list.swap(ranked.count, ranked.count + next);
         ranked.count += 1;
     }
     ranked
 }
 
-/// One of the cheapest: the home of such prompts, else by lot. A pod whose load is less known never ties with a better known one.
+/// One of the cheapest: the session's pod, the home of such prompts, else by lot. A pod whose load is less known never ties
+/// with a better known one.
 fn near_best(taken: &[Candidate<'_>], rest: &[Candidate<'_>], rng: &mut Rng) -> Option<usize> {
-    let free = |one: &Candidate<'_>| !taken.iter().any(|other| other.pod.row.address == one.pod.row.address);
-    let left = || rest.iter().enumerate().filter(|(_, one)| free(one));
-    let (_, best) = left().min_by(|(_, a), (_, b)| a.cost.total_cmp(&b.cost))?;
-    let bound = best.cost + NEAR_MILLIS.max(NEAR_PART * best.terms.blurred());
-    let near = |one: &Candidate<'_>| one.cost <= bound && one.terms.uncertainty <= best.terms.uncertainty;
-    let by_lot = |among: &dyn Fn(&Candidate<'_>) -> bool, rng: &mut Rng| {
-        let count = left().filter(|(_, one)| among(one)).count();
-        let nth = rng.usize(0..count.max(1));
-        left().filter(|(_, one)| among(one)).nth(nth).map(|(index, _)| index)
-    };
-    by_lot(&|one| near(one) && one.is_home, rng).or_else(|| by_lot(&near, rng))
+    let tried = |one: &Candidate<'_>| one.domain.is_some() && taken.iter().any(|other| other.domain == one.domain);
+    let cost = |one: &Candidate<'_>| one.cost + if tried(one) { SAME_DOMAIN } else { 0.0 };
+    let best = rest.iter().min_by(|a, b| cost(a).total_cmp(&cost(b)))?;
+    let bound = cost(best) + NEAR_MILLIS.max(NEAR_PART * best.terms.blurred());
+    let near = |one: &Candidate<'_>| cost(one) <= bound && one.terms.uncertainty <= best.terms.uncertainty;
+    let sessions = rest.iter().enumerate().filter(|(_, one)| one.pod.session && near(one));
+    let session = sessions.min_by(|(_, a), (_, b)| cost(a).total_cmp(&cost(b)));
+    session
+        .map(|(index, _)| index)
+        .or_else(|| by_lot(rest, |one| near(one) && one.is_home, rng))
+        .or_else(|| by_lot(rest, near, rng))
+}
+
+/// One at random.
+fn by_lot(list: &[Candidate<'_>], among: impl Fn(&Candidate<'_>) -> bool, rng: &mut Rng) -> Option<usize> {
+    let among = || list.iter().enumerate().filter(|(_, one)| among(one));
+    let nth = rng.usize(0..among().count().max(1));
+    among().nth(nth).map(|(index, _)| index)
 }
 
 /// A frozen pod, now and then; not with a request that would first have to load an adapter there.

@@ -112,7 +112,7 @@ fn listed(page: Option<&Models>, id: Option<NameId>, pool: &Pool, now: UnixMilli
 }
 
 /// Whether an unknown name is refused: `None` = the engine is not known.
-fn enforces(pool: &Pool, row: &PodRow) -> Option<bool> {
+pub(super) fn enforces(pool: &Pool, row: &PodRow) -> Option<bool> {
     pool.engine.or(row.load.engine).map(Engine::enforces_names)
 }
 
@@ -181,6 +181,22 @@ pub fn serving(
         can,
         tier: warm.unwrap_or(Tier::Unlisted),
     }
+}
+
+/// Whether a pod's row alone says [`Can::Yes`]. `configured`: the pool's config has the name.
+pub(super) fn says_so(pool: &Pool, row: &PodRow, id: Option<NameId>, configured: bool) -> bool {
+    let page = row.models.as_ref().zip(id);
+    if page.is_some_and(|(page, id)| page.bases.contains(&id)) {
+        return true;
+    }
+    if enforces(pool, row) == Some(false) {
+        return configured;
+    }
+    if page.is_some_and(|(page, id)| page.adapters.iter().any(|(adapter, _)| *adapter == id)) {
+        return true;
+    }
+    let lora_off = row.activity.as_ref().is_some_and(|active| active.max == Some(0));
+    !configured && pool.adapters.resolver && !lora_off
 }
 
 /// The adapter was sent to the pod after its models page was read.

@@ -14,6 +14,7 @@ mod names;
 mod others;
 #[cfg(not(target_arch = "wasm32"))]
 mod properties;
+mod wishes;
 pub(crate) mod world;
 
 #[track_caller]
@@ -121,9 +122,11 @@ fn without_table(subset: Option<&str>) -> Decision {
         pool: &world::pool(),
         snapshot: None,
         pods: &[],
+        drawn: None,
         facts: PoolFacts::default(),
         ask: ASK,
         subset,
+        admit: None,
         now: NOW,
         in_full: false,
     };
@@ -650,9 +653,11 @@ fn reasons_are_compact_json_and_bounded() {
         pool: &world.pool,
         snapshot: Some(&snapshot),
         pods: &world.facts(&snapshot),
+        drawn: None,
         facts: PoolFacts::default(),
         ask: ASK,
         subset: None,
+        admit: None,
         now: NOW,
         in_full: false,
     };

@@ -5,7 +5,7 @@ use berth_shared_state::pod::PodAddress;
 use berth_shared_state::units::{Millis, Tokens};
 use serde::Serialize;
 
-use super::{Action, Decision, Input, Refusal};
+use super::{Action, Decision, Input, Part, Refusal};
 use crate::cost::{Stage, Terms, Tier, whole};
 
 /// Why a request was not routed by Berth.
@@ -20,13 +20,29 @@ pub enum Reason {
     NoReadyPod,
     /// No ready pod is in the subset that was asked for.
     SubsetNoMatch,
+    /// All ready pods say that they lack a label that the config requires.
+    LabelsNoMatch,
     /// No pod has the model, and all of them said so a moment ago.
     ModelUnknown,
+    /// No pod has room for it within its patience.
+    Saturated,
+    /// No pod had room, and the queue has none either, or none left when others came who go before it.
+    QueueFull,
+    /// It waited as long as it may.
+    QueueTimeout,
 }
 
 impl Reason {
     /// Those with which a request is answered by Berth.
-    pub const REPLIES: [Self; 3] = [Self::NoReadyPod, Self::SubsetNoMatch, Self::ModelUnknown];
+    pub const REPLIES: [Self; 7] = [
+        Self::NoReadyPod,
+        Self::SubsetNoMatch,
+        Self::LabelsNoMatch,
+        Self::ModelUnknown,
+        Self::Saturated,
+        Self::QueueFull,
+        Self::QueueTimeout,
+    ];
     /// Those with which it is left to the proxy's balancer.
     pub const PASSES: [Self; 2] = [Self::NoTable, Self::DiscoveryStale];
 
@@ -38,7 +54,11 @@ impl Reason {
             Self::DiscoveryStale => "discovery-stale",
             Self::NoReadyPod => "no-ready-pod",
             Self::SubsetNoMatch => "subset-no-match",
+            Self::LabelsNoMatch => "labels-no-match",
             Self::ModelUnknown => "model-unknown",
+            Self::Saturated => "saturated",
+            Self::QueueFull => "queue-full",
+            Self::QueueTimeout => "queue-timeout",
         }
     }
 }
@@ -61,6 +81,12 @@ pub enum Note {
     Probe,
     /// There is no table: the subset is taken as it stands.
     SubsetAsGiven,
+    /// No pod is known to have the labels that the config requires; those that say nothing are asked.
+    LabelsUnknown,
+    /// Every pod has as much as the config allows.
+    AllAtCap,
+    /// The pod served the session last.
+    Session,
 }
 
 impl Note {
@@ -75,6 +101,9 @@ impl Note {
             Self::ModelUnlisted => "no pod lists the model, but not all were asked lately; the engine will say so",
             Self::Probe => "a pod with frozen gauges gets one request, to see it move",
             Self::SubsetAsGiven => "there is no table, so the subset is taken as it stands",
+            Self::LabelsUnknown => "no pod is known to have the required labels; those that say nothing are asked",
+            Self::AllAtCap => "every pod has as much as the config allows",
+            Self::Session => "the pod served the session last",
         }
     }
 }
@@ -105,6 +134,9 @@ pub struct Excluded {
     /// Outside the subset.
     #[serde(skip_serializing_if = "none")]
     pub subset: u32,
+    /// Without a label that the config requires.
+    #[serde(skip_serializing_if = "none")]
+    pub labels: u32,
     /// Without the model, or less certain to have it than others.
     #[serde(skip_serializing_if = "none")]
     pub model: u32,
@@ -114,6 +146,12 @@ pub struct Excluded {
     /// The prompt is longer than they allow.
     #[serde(skip_serializing_if = "none")]
     pub too_long: u32,
+    /// With as much as the config allows.
+    #[serde(skip_serializing_if = "none")]
+    pub at_cap: u32,
+    /// Of many pods some are looked at, and not these.
+    #[serde(skip_serializing_if = "none")]
+    pub not_drawn: u32,
 }
 
 fn no_tokens(tokens: &Tokens) -> bool {
@@ -127,14 +165,17 @@ fn none(count: &u32) -> bool {
 impl Excluded {
     /// Name and count of each rule.
     #[must_use]
-    pub const fn named(&self) -> [(&'static str, u32); 6] {
+    pub const fn named(&self) -> [(&'static str, u32); 9] {
         [
             ("not ready", self.not_ready),
             ("draining", self.draining),
             ("outside the subset", self.subset),
+            ("without the labels", self.labels),
             ("without the model", self.model),
             ("asleep", self.asleep),
             ("too short for the prompt", self.too_long),
+            ("at their cap", self.at_cap),
+            ("not drawn", self.not_drawn),
         ]
     }
 }
@@ -188,6 +229,18 @@ pub struct Why {
     /// Predicted time to first token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub predicted: Option<Millis>,
+    /// Priority, where the config knows objectives or a queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i16>,
+    /// Requests like this one that the pool has room for; `None` = not asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub room: Option<u32>,
+    /// Where there is none: predicted time until there is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain: Option<Millis>,
+    /// How long it waited in the queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waited: Option<Millis>,
     /// Rung of the staleness ladder; `None` = it did not come to that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rung: Option<Rung>,
@@ -214,9 +267,13 @@ impl Why {
             need: input.ask.prompt + input.ask.output,
             reason: None,
             predicted: None,
+            priority: None,
+            room: None,
+            drain: None,
+            waited: None,
             rung: None,
             candidates: 0,
-            excluded: Excluded::default(),
+            excluded: input.drawn.map_or_else(Excluded::default, Part::excluded),
             notes: Vec::new(),
             considered: Vec::new(),
         }
@@ -234,6 +291,15 @@ impl Why {
         }
     }
 
+    pub(super) fn hold(mut self) -> Decision {
+        self.reason = Some(Reason::Saturated);
+        Decision {
+            action: Action::Hold,
+            refresh_models: false,
+            why: self,
+        }
+    }
+
     pub(super) fn refuse(mut self, status: u16, reason: Reason) -> Decision {
         self.reason = Some(reason);
         let refusal = Refusal {
@@ -241,6 +307,7 @@ impl Why {
             reason,
             model: self.model.clone(),
             near: None,
+            retry_after: None,
         };
         Decision {
             action: Action::Reply(refusal),

@@ -95,18 +95,46 @@ fn a_refusal_speaks_the_clients_dialect() {
 }
 
 #[test]
+fn who_is_sent_away_from_full_pods_is_told_when_to_ask_again() {
+    let shed = Refusal {
+        status: 429,
+        reason: Reason::Saturated,
+        model: None,
+        near: None,
+        retry_after: Some(7),
+    };
+    let expected = [
+        ("content-type", "application/json".into()),
+        ("x-berth-reason", "saturated".into()),
+        ("retry-after", "7".into()),
+    ];
+    assert_eq!(refusal(&shed), expected);
+    let read = |api| serde_json::from_str::<Value>(&body(&shed, api)).unwrap();
+    let error = &read(Some(Api::Chat))["error"];
+    assert_eq!(
+        (&error["type"], &error["code"]),
+        (&json!("rate_limit_error"), &json!("saturated"))
+    );
+    let error = &read(Some(Api::Messages))["error"];
+    assert_eq!(
+        (&error["type"], &error["code"]),
+        (&json!("rate_limit_error"), &Value::Null)
+    );
+}
+
+#[test]
 fn only_what_may_pass_says_when_to_retry() {
     let unknown = refused(&World::of(1), "ghost");
     assert_eq!(
         refusal(&unknown),
         [
-            ("content-type", "application/json"),
-            ("x-berth-reason", "model-unknown")
+            ("content-type", "application/json".into()),
+            ("x-berth-reason", "model-unknown".into())
         ]
     );
     let gone = refused(&World::of(0), "ghost");
     assert_eq!(gone.status, 503);
-    assert_eq!(refusal(&gone).last(), Some(&("retry-after", "2")));
+    assert_eq!(refusal(&gone).last(), Some(&("retry-after", "2".into())));
     let text: Value = serde_json::from_str(&body(&gone, None)).unwrap();
     assert_eq!(text["error"]["type"], "service_unavailable");
     assert_eq!(text["error"]["code"], "no-ready-pod");

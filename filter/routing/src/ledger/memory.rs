@@ -1,9 +1,20 @@
 //! What all workers remember of one pod: how fast it is, which adapters it was sent, how it failed.
 //!
 //! Only own observations are in here. What the pod says of itself is in the table.
+//!
+//! ```text
+//!            a failure: 3 s, then 6, 12, ... 30                  time is up
+//!   closed ------------------------------------> open -----------------------> half open
+//!     ^                                           ^                             |      ^
+//!     |                                  it fails |        one request is sent  v      | it says nothing,
+//!     +--------- it is answered, with 2xx --------+--------------------------- probed -+ or takes 10 s
+//! ```
+//! Who is open or probed is avoided; in half open the next request is the probe. What fails while it is open, since
+//! there was nobody else, keeps it open and does not double the time. Workers that decide within the
+//! age of a copy ([`berth_shared_state::limits::VIEW_MAX_AGE`]) may send one each.
 
 use berth_shared_state::limits::{
-    ADAPTERS_REMEMBERED, AVOID_FIRST, AVOID_MAX, ERROR_PAIR_WINDOW, RATE_FORGOTTEN_AFTER,
+    ADAPTERS_REMEMBERED, AVOID_FIRST, AVOID_MAX, ERROR_PAIR_WINDOW, PROBE_PATIENCE, RATE_FORGOTTEN_AFTER,
 };
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use serde::{Deserialize, Serialize};
@@ -116,7 +127,10 @@ pub(super) struct Memory {
     /// Charges since the last success.
     strikes: u8,
     charged_at: UnixMillis,
-    pub avoid_until: Option<UnixMillis>,
+    /// The circuit is open until then, half open later; `None` = closed.
+    avoid_until: Option<UnixMillis>,
+    /// When the request was sent that shows whether the pod works again.
+    probe: Option<UnixMillis>,
     /// The last request that met a 5xx.
     error: Option<(u64, UnixMillis)>,
 }
@@ -155,6 +169,27 @@ impl Memory {
         self.samples = self.samples.saturating_add(1);
     }
 
+    /// Until when nothing should be sent to the pod; may lie in the past.
+    pub fn avoided_until(&self) -> Option<UnixMillis> {
+        let open = self.avoid_until?;
+        Some(self.probe.map_or(open, |sent| open.max(sent + PROBE_PATIENCE)))
+    }
+
+    /// So many KV tokens are sent to the pod: where its circuit is half open, that is the probe.
+    pub fn sent(&mut self, tokens: Tokens, now: UnixMillis) {
+        self.filled = self.filled + tokens;
+        if self.avoided_until().is_some_and(|until| until <= now) {
+            self.probe = Some(now);
+        }
+    }
+
+    /// A request that was sent then is answered, with 2xx.
+    pub fn answered(&mut self, sent_at: UnixMillis, now: UnixMillis) {
+        if sent_at >= self.charged_at || self.charged_at > now {
+            (self.avoid_until, self.probe) = (None, None);
+        }
+    }
+
     /// An adapter was sent to the pod.
     pub fn sent_adapter(&mut self, adapter: u64, at: UnixMillis) {
         put_first(&mut self.adapters, adapter, at);
@@ -184,10 +219,13 @@ impl Memory {
         match end.outcome {
             Outcome::Success => {
                 self.strikes = 0;
-                self.avoid_until = None;
                 self.error = None;
+                self.answered(end.sent_at, now);
             }
-            Outcome::Refused | Outcome::NotFound | Outcome::Abandoned => {}
+            // Another one may try.
+            Outcome::Refused | Outcome::NotFound | Outcome::Abandoned => {
+                self.probe = self.probe.filter(|sent| *sent != end.sent_at);
+            }
             Outcome::Unreachable | Outcome::Overloaded => self.charge(now),
             Outcome::ServerError => {
                 let pair = self
@@ -202,247 +240,16 @@ impl Memory {
     }
 
     fn charge(&mut self, now: UnixMillis) {
-        let doubled = AVOID_FIRST.0 << u32::from(self.strikes).min(16);
+        // What is sent while it is open, since all the others fail too, shows that it still fails and no more: pods that
+        // all come back together would be waited for.
+        let open = self.avoid_until.is_some_and(|until| until > now);
+        self.strikes = self.strikes.saturating_add(u8::from(!open)).max(1);
+        let doubled = AVOID_FIRST.0 << u32::from(self.strikes - 1).min(16);
         self.avoid_until = Some(now + Millis(doubled.min(AVOID_MAX.0)));
-        self.strikes = self.strikes.saturating_add(1);
         self.charged_at = now;
+        self.probe = None;
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    #[cfg(target_arch = "wasm32")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
-
-    fn observed(pairs: &[(u64, u64)]) -> Option<f64> {
-        let mut memory = Memory::default();
-        for (work, took) in pairs {
-            let (work, took) = (Tokens(*work), Millis(*took));
-            memory.observe(Observation { work, took }, UnixMillis(1_000));
-        }
-        memory.rate()
-    }
-
-    #[track_caller]
-    fn check_rate(pairs: &[(u64, u64)], expected: Option<f64>) {
-        match (observed(pairs), expected) {
-            (Some(found), Some(wanted)) => assert!((found - wanted).abs() < 1e-9, "{found} instead of {wanted}"),
-            (found, wanted) => assert_eq!(found, wanted),
-        }
-    }
-
-    #[test]
-    fn a_rate_is_believed_after_three_observations() {
-        check_rate(&[(1000, 100), (1000, 100)], None);
-        check_rate(&[(1000, 100), (1000, 100), (1000, 100)], Some(10.0));
-    }
-
-    #[test]
-    fn faster_teaches_more_than_slower() {
-        // 10 -> 10 -> 10 -> + 0.25 x 10, or - 0.1 x 9.9.
-        check_rate(&[(1000, 100), (1000, 100), (1000, 100), (1000, 50)], Some(12.5));
-        check_rate(
-            &[(1000, 100), (1000, 100), (1000, 100), (500, 5000)],
-            Some(10.0 - 0.1 * 9.9),
-        );
-    }
-
-    #[test]
-    fn short_prompts_teach_little_and_empty_ones_nothing() {
-        check_rate(&[(1000, 100), (1000, 100), (0, 50)], None);
-        // 64 of 256 tokens: a quarter of the weight.
-        check_rate(
-            &[(1000, 100), (1000, 100), (1000, 100), (64, 4)],
-            Some(10.0 + 0.25 * 0.25 * 6.0),
-        );
-    }
-
-    #[test]
-    fn a_cached_prefix_that_was_counted_as_work_raises_the_rate_little() {
-        check_rate(
-            &[(1000, 100), (1000, 100), (1000, 100), (100_000, 10)],
-            Some(10.0 + 0.25 * 30.0),
-        );
-        check_rate(&[(10_000, 0), (10_000, 0), (10_000, 0)], Some(RATE_MAX));
-    }
-
-    #[test]
-    fn a_slow_first_answer_does_not_stand_for_the_pod() {
-        check_rate(&[(1000, 10_000), (1000, 100), (1000, 125)], Some(10.0));
-    }
-
-    #[test]
-    fn a_rate_that_nothing_confirms_for_half_a_minute_is_forgotten() {
-        let mut memory = Memory::default();
-        let seen = |work| Observation {
-            work: Tokens(work),
-            took: Millis(1_000),
-        };
-        for at in 1..=3 {
-            memory.observe(seen(100), UnixMillis(at));
-        }
-        memory.forget_rate(UnixMillis(30_003));
-        assert_eq!(memory.rate(), Some(0.1), "believed until then");
-        memory.forget_rate(UnixMillis(30_004));
-        assert_eq!(memory.rate(), None);
-        for at in 40_000..=40_002 {
-            memory.observe(seen(8_000), UnixMillis(at));
-        }
-        assert_eq!(
-            memory.rate(),
-            Some(8.0),
-            "the old rate says nothing about the pod of today"
-        );
-    }
-
-    /// Endings as (sent, ended, request, outcome); expects the end of the avoidance.
-    #[track_caller]
-    fn check_avoided(endings: &[(u64, u64, u64, Outcome)], expected: Option<u64>) {
-        let mut memory = Memory::default();
-        for (sent_at, now, request, outcome) in endings {
-            let end = Ending {
-                request: *request,
-                sent_at: UnixMillis(*sent_at),
-                outcome: *outcome,
-            };
-            memory.ended(end, UnixMillis(*now));
-        }
-        assert_eq!(memory.avoid_until, expected.map(UnixMillis));
-    }
-
-    #[test]
-    fn failures_of_the_pod_are_charged_at_once_and_grow_to_thirty_seconds() {
-        use Outcome::{Overloaded, Unreachable};
-        check_avoided(&[(0, 10, 1, Unreachable)], Some(3_010));
-        check_avoided(&[(0, 10, 1, Overloaded)], Some(3_010));
-        let ladder: Vec<_> = (0..20).map(|n| (n * 100_000, n * 100_000, n, Unreachable)).collect();
-        check_avoided(&ladder[..2], Some(106_000));
-        check_avoided(&ladder[..4], Some(324_000));
-        check_avoided(&ladder[..5], Some(430_000));
-        check_avoided(&ladder, Some(1_930_000));
-    }
-
-    #[test]
-    fn a_burst_that_fails_together_is_one_failure() {
-        use Outcome::Unreachable;
-        check_avoided(
-            &[
-                (0, 100, 1, Unreachable),
-                (0, 101, 2, Unreachable),
-                (99, 102, 3, Unreachable),
-            ],
-            Some(3_100),
-        );
-    }
-
-    #[test]
-    fn a_success_clears_only_if_it_was_sent_after_the_charge() {
-        use Outcome::{Overloaded, Success};
-        check_avoided(&[(50, 100, 1, Overloaded), (60, 200, 2, Success)], Some(3_100));
-        check_avoided(&[(50, 100, 1, Overloaded), (100, 200, 2, Success)], None);
-        check_avoided(
-            &[
-                (50, 100, 1, Overloaded),
-                (100, 200, 2, Success),
-                (300, 300, 3, Overloaded),
-            ],
-            Some(3_300),
-        );
-    }
-
-    #[test]
-    fn a_server_error_needs_two_requests_within_ten_seconds() {
-        use Outcome::ServerError;
-        check_avoided(&[(0, 10, 1, ServerError)], None);
-        check_avoided(&[(0, 10, 1, ServerError), (0, 20, 1, ServerError)], None);
-        check_avoided(&[(0, 10, 1, ServerError), (0, 10_010, 2, ServerError)], Some(13_010));
-        check_avoided(&[(0, 10, 1, ServerError), (0, 10_011, 2, ServerError)], None);
-    }
-
-    #[test]
-    fn the_clients_own_errors_are_never_charged() {
-        use Outcome::{Abandoned, NotFound, Refused};
-        let many: Vec<_> = (0..60)
-            .zip([Refused, Abandoned, NotFound].into_iter().cycle())
-            .map(|(n, outcome)| (n, n, n, outcome))
-            .collect();
-        check_avoided(&many, None);
-    }
-
-    #[test]
-    fn statuses_say_whose_fault_it_was() {
-        for (status, context_length, expected) in [
-            (200, false, Outcome::Success),
-            (204, false, Outcome::Success),
-            (400, false, Outcome::Refused),
-            (404, false, Outcome::NotFound),
-            (429, false, Outcome::Overloaded),
-            (500, false, Outcome::ServerError),
-            (500, true, Outcome::Refused),
-            (502, false, Outcome::ServerError),
-            (503, true, Outcome::Overloaded),
-        ] {
-            assert_eq!(Outcome::of_status(status, context_length), expected, "{status}");
-        }
-    }
-
-    #[test]
-    fn what_the_proxy_answers_itself_is_no_failure_of_a_pod() {
-        for (details, status, expected) in [
-            ("via_upstream", 200, Outcome::Success),
-            ("via_upstream", 503, Outcome::Overloaded),
-            ("", 503, Outcome::Overloaded),
-            (
-                "upstream_reset_before_response_started{connection_failure}",
-                503,
-                Outcome::Unreachable,
-            ),
-            (
-                "upstream_reset_before_response_started{connection_termination}",
-                503,
-                Outcome::Unreachable,
-            ),
-            (
-                "upstream_reset_after_response_started{remote_reset}",
-                200,
-                Outcome::Unreachable,
-            ),
-            ("upstream_per_try_timeout", 504, Outcome::Unreachable),
-            ("response_timeout", 504, Outcome::ServerError),
-            (
-                "upstream_reset_before_response_started{overflow}",
-                503,
-                Outcome::Abandoned,
-            ),
-            ("no_healthy_upstream", 503, Outcome::Abandoned),
-            ("request_rate_limited", 429, Outcome::Abandoned),
-            ("stream_idle_timeout", 504, Outcome::Abandoned),
-            ("downstream_remote_disconnect", 200, Outcome::Abandoned),
-            ("via_upstream", 0, Outcome::Abandoned),
-        ] {
-            assert_eq!(
-                Outcome::of_stream(details.as_bytes(), status, false),
-                expected,
-                "{details} {status}"
-            );
-        }
-    }
-
-    #[test]
-    fn adapters_are_newest_first_distinct_and_at_most_thirty_two() {
-        let mut memory = Memory::default();
-        for n in 0..33 {
-            memory.sent_adapter(n, UnixMillis(n));
-        }
-        assert_eq!(memory.adapters.len(), ADAPTERS_REMEMBERED);
-        assert_eq!(memory.adapters.last(), Some(&(1, UnixMillis(1))));
-        memory.sent_adapter(5, UnixMillis(99));
-        assert_eq!(memory.adapters.len(), ADAPTERS_REMEMBERED);
-        assert_eq!(memory.adapters.first(), Some(&(5, UnixMillis(99))));
-        memory.restarted(0);
-        assert_eq!(memory.adapters.len(), ADAPTERS_REMEMBERED);
-        memory.restarted(1);
-        assert!(memory.adapters.is_empty());
-    }
-}
+mod tests;

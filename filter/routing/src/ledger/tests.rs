@@ -62,12 +62,12 @@ fn a_request_moves_from_unanswered_to_generating_to_gone() {
     assert_eq!(own.context_tokens, Tokens(1500));
     assert_eq!(own.oldest_unanswered, Some((at(1000), Millis(100))));
 
-    assert_eq!(view.first_token(&store, 1, false, true, at(1200)), Synced::Written);
+    assert_eq!(view.first_token(&store, 1, true, true, at(1200)), Synced::Written);
     let own = ledger_in(&store).own(A, None);
     assert_eq!(counts(own), (0, 1, 1, 0));
     assert_eq!((own.unanswered_tokens, own.context_tokens), (Tokens(0), Tokens(1500)));
     assert_eq!(own.oldest_unanswered, None);
-    assert_eq!(view.first_token(&store, 1, false, true, at(1300)), Synced::Idle);
+    assert_eq!(view.first_token(&store, 1, true, true, at(1300)), Synced::Idle);
 
     assert_eq!(view.ended(&store, 1, Outcome::Success, at(1400)), Synced::Written);
     assert_eq!(ledger_in(&store).own(A, None), OwnLoad::default());
@@ -81,7 +81,7 @@ fn a_sample_splits_requests_by_what_its_gauges_could_show() {
     // Sent at 1000, answered at 1200, ended at 1400; sent at 1100 and unanswered; sent at 1500.
     view.sent(&store, &stream(1, A), at(1000));
     view.sent(&store, &stream(2, A), at(1100));
-    view.first_token(&store, 1, false, true, at(1200));
+    view.first_token(&store, 1, true, true, at(1200));
     view.ended(&store, 1, Outcome::Success, at(1400));
     view.sent(&store, &stream(3, A), at(1500));
     for (sample, expected) in [
@@ -109,7 +109,7 @@ fn a_short_wait_is_forgotten_with_its_request() {
         let store = MemoryStore::default();
         let mut view = LedgerView::new("p", 1);
         view.sent(&store, &stream(1, A), at(1000));
-        view.first_token(&store, 1, false, true, at(1000 + waited));
+        view.first_token(&store, 1, true, true, at(1000 + waited));
         let sample = Some(at(1001));
         assert_eq!(
             ledger_in(&store).own(A, sample).unanswered_at_sample,
@@ -129,12 +129,14 @@ fn what_the_latest_sample_shows_is_folded_without_changing_the_sums() {
         truth.sent(id, in_flight(A, 1000 + id));
     }
     for id in 0..3 {
-        truth.get_mut(id).unwrap().answered_at = Some(at(1500));
+        let mut request = *truth.get(id).unwrap();
+        request.answered_at = Some(at(1500));
+        truth.replace(id, request);
     }
     truth.end(0, at(1700));
     truth.sent(9, in_flight(A, 2500));
     // Generating 1 and 2, unanswered 3 to 5, all before the sample; 9 after it; 0 is forgotten.
-    let records = truth.records(at(3000), 100, |_| Some(at(2000)));
+    let records = truth.all(at(3000), 100, |_| Some(at(2000))).0;
     let counted: Vec<u32> = records.iter().map(|(_, record)| record.count).collect();
     assert_eq!(counted, [3, 1, 2]);
     let ledger = ledger_of(records);
@@ -144,7 +146,7 @@ fn what_the_latest_sample_shows_is_folded_without_changing_the_sums() {
         Some((at(1003), Millis(100)))
     );
     // Before that sample came, with the older one: nothing was folded and 0 was still counted.
-    let records = truth.records(at(1800), 100, |_| Some(at(1000)));
+    let records = truth.all(at(1800), 100, |_| Some(at(1000))).0;
     assert_eq!(records.len(), 6);
 }
 
@@ -156,7 +158,7 @@ fn records_are_bounded_and_folding_keeps_the_sums() {
         for id in 0..requests {
             truth.sent(id, in_flight(A, 100_000 - 8 * (requests - id)));
         }
-        let records = truth.records(at(100_000), 64, |_| None);
+        let records = truth.all(at(100_000), 64, |_| None).0;
         assert_eq!(records.len(), expected, "{requests} requests");
         let own = ledger_of(records).own(A, None);
         assert_eq!(u64::from(own.unanswered), requests);
@@ -182,7 +184,7 @@ fn in_flight(pod: PodKey, sent_at: u64) -> InFlight {
 
 fn ledger_of(records: Vec<(PodKey, Record)>) -> Ledger {
     let mut ledger = Ledger::default();
-    ledger.replace(1, at(0), |_| records, &[]);
+    ledger.replace(1, at(0), &records, &[], &[]);
     ledger
 }
 
@@ -276,7 +278,7 @@ fn the_work_ahead_of_a_request_counts_as_its_own_when_it_teaches() {
         view.sent(&store, &stream(id, A), at(1000));
     }
     for id in 1..=3 {
-        view.first_token(&store, id, false, true, at(1000 + 100 * id));
+        view.first_token(&store, id, true, true, at(1000 + 100 * id));
     }
     assert_eq!(ledger_in(&store).at(A).rate(), Some(10.0));
 }
@@ -290,7 +292,7 @@ fn only_a_stream_answered_with_2xx_by_its_first_pod_teaches() {
         if id % 2 == 0 {
             view.moved(&store, id, &[A], B, at(1050));
         }
-        view.first_token(&store, id, false, id % 2 == 0, at(1100));
+        view.first_token(&store, id, true, id % 2 == 0, at(1100));
     }
     let ledger = ledger_in(&store);
     assert_eq!((ledger.at(A).rate(), ledger.at(B).rate()), (None, None));
@@ -385,12 +387,12 @@ fn views_are_bounded_and_the_most_silent_one_makes_room() {
     let mut ledger = Ledger::default();
     let records = || vec![(A, record_of(0))];
     for nonce in 0..LEDGER_VIEWS_MAX as u64 {
-        ledger.replace(nonce, at(1000 + nonce), |_| records(), &[]);
+        ledger.replace(nonce, at(1000 + nonce), &records(), &[], &[]);
     }
     assert_eq!(ledger.own(A, None).unanswered, 256);
-    ledger.replace(0, at(2000), |_| records(), &[]);
+    ledger.replace(0, at(2000), &records(), &[], &[]);
     assert_eq!((ledger.views.len(), ledger.own(A, None).unanswered), (256, 256));
-    ledger.replace(999, at(2000), |_| records(), &[]);
+    ledger.replace(999, at(2000), &records(), &[], &[]);
     assert_eq!((ledger.views.len(), ledger.own(A, None).unanswered), (256, 256));
     assert!(ledger.views.iter().all(|head| head.nonce != 1));
     let mut slots: Vec<u8> = ledger.views.iter().map(|head| head.slot).collect();
@@ -416,7 +418,7 @@ fn record_of(slot: u8) -> Record {
 #[test]
 fn a_clock_that_steps_back_does_not_keep_the_dead_alive() {
     let mut ledger = Ledger::default();
-    ledger.replace(1, at(1_000_000), |_| vec![(A, record_of(0))], &[]);
+    ledger.replace(1, at(1_000_000), &[(A, record_of(0))], &[], &[]);
     ledger.drop_silent(at(995_000));
     assert_eq!(ledger.own(A, None).unanswered, 1);
     ledger.drop_silent(at(994_999));
@@ -600,7 +602,7 @@ fn check_rates(milliseconds: &[u64], pool: Option<f64>) {
     for (pod, took) in (0..).zip(milliseconds) {
         for id in 0..3 {
             view.sent(&store, &stream(id, PodKey(pod)), at(1000));
-            view.first_token(&store, id, false, true, at(1000 + took));
+            view.first_token(&store, id, true, true, at(1000 + took));
             view.ended(&store, id, Outcome::Success, at(1000 + took));
         }
         assert_eq!(view.ledger().at(PodKey(pod)).rate(), Some(1000.0 / *took as f64));
@@ -696,7 +698,7 @@ fn a_store_that_always_refuses_leaves_the_worker_with_its_own_truth() {
     for id in 0..1000 {
         view.refresh(&store, at(1000 + id * 10));
         view.sent(&store, &stream(id, A), at(1000 + id * 10));
-        view.first_token(&store, id, false, true, at(1005 + id * 10));
+        view.first_token(&store, id, true, true, at(1005 + id * 10));
         view.ended(&store, id, Outcome::Success, at(1008 + id * 10));
         assert_eq!(view.ledger().own(A, None).context_tokens, Tokens(0));
     }
@@ -728,7 +730,7 @@ fn a_request_costs_one_read_and_one_write_at_each_of_its_three_steps() {
     view.refresh(&store, at(1000));
     view.sent(&store, &stream(1, A), at(1000));
     assert_eq!(store.operations.get(), 2);
-    view.first_token(&store, 1, false, true, at(1100));
+    view.first_token(&store, 1, true, true, at(1100));
     assert_eq!(store.operations.get(), 4);
     view.ended(&store, 1, Outcome::Success, at(1200));
     assert_eq!(store.operations.get(), 6);
@@ -778,9 +780,9 @@ fn a_full_ledger_of_a_large_pool_fits_one_value() {
             sent_at: at(1_700_000_000_000),
             ..record_of(0)
         };
-        let records = (0..256).map(|n| (PodKey(u64::MAX - n), record)).collect();
+        let records: Vec<_> = (0..256).map(|n| (PodKey(u64::MAX - n), record)).collect();
         let in_use: Vec<_> = (0..256).map(|n| (PodKey(u64::MAX - n), u64::MAX - n)).collect();
-        ledger.replace(u64::MAX - view, at(1_700_000_000_000), |_| records, &in_use);
+        ledger.replace(u64::MAX - view, at(1_700_000_000_000), &records, &in_use, &[]);
     }
     let bytes = ledger.encode().unwrap();
     assert!(bytes.len() < 300 << 10, "{} bytes", bytes.len());
@@ -827,37 +829,44 @@ fn pods_out_of_order_are_damage() {
 /// changes, raise `sealed::SCHEMA`.
 #[test]
 fn the_bytes_are_pinned() {
+    let generating = Record {
+        phase: Phase::Generating { answered_at: at(200) },
+        sent_at: at(100),
+        ..record_of(0)
+    };
     let mut ledger = Ledger::default();
     ledger.replace(
         7,
         at(300),
-        |_| {
-            let generating = Record {
-                phase: Phase::Generating { answered_at: at(200) },
-                sent_at: at(100),
-                ..record_of(0)
-            };
-            vec![(PodKey(5), generating)]
-        },
+        &[(PodKey(5), generating)],
         &[(PodKey(5), 8)],
+        &[Waiting {
+            priority: -1,
+            requests: 2,
+            tokens: Tokens(300),
+        }],
     );
     let state = ledger.pod_mut(PodKey(5), at(300)).unwrap();
     state.memory.sent_adapter(9, at(100));
     #[rustfmt::skip]
     let payload: &[u8] = &[
         1, 7, 0, 172, 2,                        // one view: nonce 7, slot 0, heartbeat 300
+        1, 1, 2, 172, 2,                        // one band of it waits: priority -1, 2 requests, 300 tokens
         0, 0, 0, 0, 0, 0, 0, 0,                 // nothing asked: requests 0.0,
         0, 0, 0, 0, 0, 0, 0, 0,                 // text 0.0,
         0, 0, 0, 0, 0, 0, 0, 0,                 // fixed 0.0
         1, 5, 172, 2,                           // one pod: key 5, used at 300
         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,        // incarnation 0, rate 0.0, no samples, never observed
         1, 9, 100,                              // one adapter, sent at 100
-        0, 0, 0, 0, 0,                          // no tokens sent, no strikes, charged at 0, not avoided, no error
-        1, 0, 1, 100, 220, 11, 1, 200, 1,       // one record: slot 0, 1 request, sent at 100, 1500 tokens, generating since 200
+        0, 0, 0, 0, 0, 0,                       // no tokens sent, no strikes, charged at 0, closed, no probe, no error
+        27,                                     // one record: 27 bytes
+        200, 0, 0, 0, 0, 0, 0, 0,               // the last thing was at 200
+        0, 1, 1, 0, 0, 100, 0, 0,               // slot 0, generating, 1 request, sent 100 before,
+        220, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0,      // 1500 tokens, answered 0 before
         1, 0, 8,                                // one adapter in use: slot 0
     ];
     let bytes = ledger.encode().unwrap();
-    assert_eq!(bytes[..8], [b'B', b'R', b'T', b'H', 2, 0, 2, 0]);
+    assert_eq!(bytes[..8], [b'B', b'R', b'T', b'H', 3, 0, 2, 0]);
     assert_eq!(&bytes[20..], payload);
 }
 

@@ -1,14 +1,16 @@
 //! What one view itself has in flight: its truth, kept in the worker's own memory, and the
 //! records it is written down as.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use berth_shared_state::limits::{LEDGER_ENTRY_MAX_AGE, LEDGER_HORIZON, LEDGER_IN_FLIGHT_MAX, LEDGER_WAIT_MIN};
 use berth_shared_state::pod::PodKey;
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
-use hashbrown::HashMap;
 
 use super::{Phase, Record};
+
+/// Things at pods, in the order of the pods.
+type AtPods<T> = Vec<(PodKey, T)>;
 
 /// One request in flight.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -47,54 +49,98 @@ impl InFlight {
 /// A request that is gone, as long as a sample may still count it as waiting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Gone {
-    pod: PodKey,
     sent_at: UnixMillis,
     answered_at: UnixMillis,
+}
+
+/// What one view has at one pod.
+#[derive(Debug, Default)]
+struct AtPod {
+    in_flight: Vec<(u64, InFlight)>,
+    gone: VecDeque<Gone>,
+    /// Records, or adapters in use if they are more, that were last made of it.
+    size: usize,
 }
 
 /// All of one view's requests.
 #[derive(Debug, Default)]
 pub(super) struct Truth {
-    in_flight: BTreeMap<u64, InFlight>,
-    gone: VecDeque<Gone>,
+    /// Where each request in flight is.
+    places: BTreeMap<u64, PodKey>,
+    pods: BTreeMap<PodKey, AtPod>,
+    gone: usize,
+    /// The sum of the pods' sizes.
+    size: usize,
+    /// Pods at which something changed since they were last written down.
+    changed: BTreeSet<PodKey>,
     /// Nothing is to be settled before.
     settle_at: UnixMillis,
 }
 
 impl Truth {
     pub fn is_empty(&self) -> bool {
-        self.in_flight.is_empty() && self.gone.is_empty()
+        self.places.is_empty() && self.gone == 0
     }
 
     pub fn sent(&mut self, id: u64, request: InFlight) {
-        if self.in_flight.len() >= LEDGER_IN_FLIGHT_MAX
-            && let Some(oldest) = self.in_flight.iter().min_by_key(|(_, r)| r.sent_at).map(|(id, _)| *id)
+        if self.places.len() >= LEDGER_IN_FLIGHT_MAX
+            && let Some(oldest) = self.oldest(|_| true)
         {
-            self.in_flight.remove(&oldest);
+            self.remove(oldest.0);
         }
         self.settle_at = self.settle_at.min(request.settles_at());
-        self.in_flight.insert(id, request);
+        self.remove(id);
+        self.put(id, request);
     }
 
-    pub fn get_mut(&mut self, id: u64) -> Option<&mut InFlight> {
-        self.in_flight.get_mut(&id)
+    pub fn get(&self, id: u64) -> Option<&InFlight> {
+        let at_pod = self.pods.get(self.places.get(&id)?)?;
+        at_pod
+            .in_flight
+            .iter()
+            .find(|(known, _)| *known == id)
+            .map(|(_, one)| one)
+    }
+
+    /// Replaces what is known of a request in flight, which may have moved.
+    pub fn replace(&mut self, id: u64, request: InFlight) {
+        if self.remove(id).is_some() {
+            self.put(id, request);
+        }
+    }
+
+    fn put(&mut self, id: u64, request: InFlight) {
+        self.places.insert(id, request.pod);
+        self.changed.insert(request.pod);
+        self.pods.entry(request.pod).or_default().in_flight.push((id, request));
+    }
+
+    fn remove(&mut self, id: u64) -> Option<InFlight> {
+        let pod = self.places.remove(&id)?;
+        self.changed.insert(pod);
+        let at_pod = self.pods.get_mut(&pod)?;
+        let at = at_pod.in_flight.iter().position(|(known, _)| *known == id)?;
+        Some(at_pod.in_flight.swap_remove(at).1)
     }
 
     pub fn end(&mut self, id: u64, now: UnixMillis) -> Option<InFlight> {
-        let request = self.in_flight.remove(&id)?;
+        let request = self.remove(id)?;
         let unseen = if request.streams { now } else { now.min(request.due()) };
         let answered_at = request.answered_at.unwrap_or(unseen);
         if answered_at.since(request.sent_at) < LEDGER_WAIT_MIN {
             return Some(request);
         }
-        if self.gone.len() >= LEDGER_IN_FLIGHT_MAX {
-            self.gone.pop_front();
+        let at_pod = self.pods.entry(request.pod).or_default();
+        if self.gone >= LEDGER_IN_FLIGHT_MAX && at_pod.gone.pop_front().is_some() {
+            self.gone -= 1;
         }
-        self.gone.push_back(Gone {
-            pod: request.pod,
-            sent_at: request.sent_at,
-            answered_at,
-        });
+        if self.gone < LEDGER_IN_FLIGHT_MAX {
+            self.gone += 1;
+            at_pod.gone.push_back(Gone {
+                sent_at: request.sent_at,
+                answered_at,
+            });
+        }
         Some(request)
     }
 
@@ -104,88 +150,125 @@ impl Truth {
         if now < self.settle_at {
             return false;
         }
-        let mut changed = false;
+        let mut any = false;
         let mut next = UnixMillis(u64::MAX);
-        self.in_flight.retain(|_, request| {
-            if !request.streams && request.answered_at.is_none() && request.due() <= now {
-                request.answered_at = Some(request.due());
-                changed = true;
+        for (pod, at_pod) in &mut self.pods {
+            let mut changed = false;
+            at_pod.in_flight.retain_mut(|(id, request)| {
+                if !request.streams && request.answered_at.is_none() && request.due() <= now {
+                    request.answered_at = Some(request.due());
+                    changed = true;
+                }
+                let keep = now.since(request.sent_at) <= LEDGER_ENTRY_MAX_AGE;
+                if keep {
+                    next = next.min(request.settles_at());
+                } else {
+                    self.places.remove(id);
+                    changed = true;
+                }
+                keep
+            });
+            if changed {
+                self.changed.insert(*pod);
+                any = true;
             }
-            let keep = now.since(request.sent_at) <= LEDGER_ENTRY_MAX_AGE;
-            changed |= !keep;
-            next = next.min(request.settles_at());
-            keep
-        });
+        }
         self.settle_at = next;
-        changed
+        any
     }
 
     /// The oldest request at a pod, and how many there are.
     pub fn oldest_at(&self, pod: PodKey) -> Option<(u64, UnixMillis)> {
-        let at_pod = self.in_flight.iter().filter(|(_, request)| request.pod == pod);
-        at_pod
+        self.oldest(|at| at == pod)
+    }
+
+    fn oldest(&self, at: impl Fn(PodKey) -> bool) -> Option<(u64, UnixMillis)> {
+        let pods = self.pods.iter().filter(|(pod, _)| at(**pod));
+        pods.flat_map(|(_, at_pod)| &at_pod.in_flight)
             .map(|(id, request)| (*id, request.sent_at))
-            .min_by_key(|(_, sent_at)| *sent_at)
+            .min_by_key(|(id, sent_at)| (*sent_at, *id))
     }
 
     pub fn drop_leaked(&mut self, id: u64) {
-        self.in_flight.remove(&id);
+        self.remove(id);
     }
 
-    /// Adapters of the requests in flight, each once per pod.
-    pub fn adapters_in_use(&self) -> Vec<(PodKey, u64)> {
-        let in_flight = self.in_flight.values();
-        let mut used: Vec<_> = in_flight.filter_map(|r| Some((r.pod, r.adapter?))).collect();
-        used.sort_unstable();
-        used.dedup();
-        used
+    /// Pods at which something changed since [`Truth::written`].
+    pub fn changed(&self) -> impl Iterator<Item = PodKey> {
+        self.changed.iter().copied()
     }
 
-    /// The records to write, at most `bound` of them unless the pods alone are more. What happened
-    /// before a pod's latest sample, or before the horizon, is folded.
-    pub fn records(
-        &mut self,
-        now: UnixMillis,
-        bound: usize,
-        sample_at: impl Fn(PodKey) -> Option<UnixMillis>,
-    ) -> Vec<(PodKey, Record)> {
-        let keep_from = |pod| horizon(now, LEDGER_HORIZON).max(sample_at(pod).unwrap_or_default());
-        self.gone.retain(|gone| gone.answered_at >= keep_from(gone.pod));
+    /// At least as many records, and as many adapters in use, as were last made.
+    pub const fn size(&self) -> usize {
+        self.size
+    }
+
+    /// All of it stands in the ledger that the workers share.
+    pub fn written(&mut self) {
+        self.changed.clear();
+    }
+
+    /// The records of one pod, and the adapters of its requests in flight, each once. What happened before its latest
+    /// sample, or before the horizon, is folded.
+    pub fn at(&mut self, pod: PodKey, now: UnixMillis, sample_at: Option<UnixMillis>) -> (Vec<Record>, Vec<u64>) {
+        let Some(at_pod) = self.pods.get_mut(&pod) else {
+            return Default::default();
+        };
+        let keep_from = horizon(now, LEDGER_HORIZON).max(sample_at.unwrap_or_default());
+        let before = at_pod.gone.len();
+        at_pod.gone.retain(|gone| gone.answered_at >= keep_from);
+        self.gone = self.gone.saturating_sub(before - at_pod.gone.len());
         // Most requests are old, so they are folded before anything is sorted.
         let mut all = Vec::new();
-        let mut pods: HashMap<PodKey, (UnixMillis, [Option<Record>; 2])> = HashMap::new();
-        for (pod, record) in self.in_flight.values().map(record) {
-            let (keep_from, [unanswered, generating]) = pods.entry(pod).or_insert_with(|| (keep_from(pod), [None; 2]));
+        let mut folds: [Option<Record>; 2] = [None; 2];
+        let [unanswered, generating] = &mut folds;
+        for record in at_pod.in_flight.iter().map(|(_, request)| record(request)) {
             let fold = match record.phase {
-                Phase::Unanswered { .. } => unanswered,
-                Phase::Generating { .. } | Phase::Ended { .. } => generating,
+                Phase::Unanswered { .. } => &mut *unanswered,
+                Phase::Generating { .. } | Phase::Ended { .. } => &mut *generating,
             };
             match fold {
-                _ if last_event(&record) >= *keep_from => all.push((pod, record)),
+                _ if last_event(&record) >= keep_from => all.push(record),
                 Some(into) => absorb(into, &record),
                 None => *fold = Some(record),
             }
         }
-        let folds = pods
-            .into_iter()
-            .flat_map(|(pod, (_, folds))| folds.map(|fold| (pod, fold)));
-        all.extend(folds.filter_map(|(pod, fold)| Some((pod, fold?))));
-        all.extend(self.gone.iter().map(|gone| {
-            let phase = Phase::Ended {
+        all.extend(folds.into_iter().flatten());
+        all.extend(at_pod.gone.iter().map(|gone| Record {
+            slot: 0,
+            count: 1,
+            sent_at: gone.sent_at,
+            context: Tokens(0),
+            phase: Phase::Ended {
                 answered_at: gone.answered_at,
-            };
-            (
-                gone.pod,
-                Record {
-                    slot: 0,
-                    count: 1,
-                    sent_at: gone.sent_at,
-                    context: Tokens(0),
-                    phase,
-                },
-            )
+            },
         }));
-        all.sort_by_key(|(pod, record)| (*pod, kind(record), record.sent_at));
+        all.sort_by_key(|record| (kind(record), record.sent_at));
+        let mut in_use: Vec<u64> = at_pod.in_flight.iter().filter_map(|(_, one)| one.adapter).collect();
+        in_use.sort_unstable();
+        in_use.dedup();
+        self.size = (self.size + all.len().max(in_use.len())).saturating_sub(at_pod.size);
+        at_pod.size = all.len().max(in_use.len());
+        if at_pod.size == 0 {
+            self.pods.remove(&pod);
+        }
+        (all, in_use)
+    }
+
+    /// The records to write, at most `bound` of them unless the pods alone are more, and the adapters in use.
+    pub fn all(
+        &mut self,
+        now: UnixMillis,
+        bound: usize,
+        sample_at: impl Fn(PodKey) -> Option<UnixMillis>,
+    ) -> (AtPods<Record>, AtPods<u64>) {
+        let pods: Vec<PodKey> = self.pods.keys().copied().collect();
+        let (mut all, mut in_use) = (Vec::new(), Vec::new());
+        for pod in pods {
+            let (records, adapters) = self.at(pod, now, sample_at(pod));
+            all.extend(records.into_iter().map(|record| (pod, record)));
+            in_use.extend(adapters.into_iter().map(|adapter| (pod, adapter)));
+        }
         let mut reach = LEDGER_HORIZON;
         while all.len() > bound && reach.0 > 0 {
             reach = Millis(reach.0 / 2);
@@ -197,7 +280,7 @@ impl Truth {
                 }
             });
         }
-        all
+        (all, in_use)
     }
 }
 
@@ -205,7 +288,7 @@ const fn horizon(now: UnixMillis, reach: Millis) -> UnixMillis {
     UnixMillis(now.0.saturating_sub(reach.0))
 }
 
-fn record(request: &InFlight) -> (PodKey, Record) {
+fn record(request: &InFlight) -> Record {
     let phase = match request.answered_at {
         None => Phase::Unanswered {
             tokens: request.uncached,
@@ -213,19 +296,16 @@ fn record(request: &InFlight) -> (PodKey, Record) {
         },
         Some(answered_at) => Phase::Generating { answered_at },
     };
-    (
-        request.pod,
-        Record {
-            slot: 0,
-            count: 1,
-            sent_at: request.sent_at,
-            context: request.context,
-            phase,
-        },
-    )
+    Record {
+        slot: 0,
+        count: 1,
+        sent_at: request.sent_at,
+        context: request.context,
+        phase,
+    }
 }
 
-const fn kind(record: &Record) -> u8 {
+pub(super) const fn kind(record: &Record) -> u8 {
     match record.phase {
         Phase::Unanswered { .. } => 0,
         Phase::Generating { .. } => 1,

@@ -11,9 +11,13 @@ use berth_shared_state::limits::{
 };
 use berth_shared_state::names;
 use berth_shared_state::pod::PodKey;
+use berth_shared_state::sealed::HEADER_BYTES;
 use berth_shared_state::store::{Cas, SharedData, StoreError};
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use xxhash_rust::xxh64::xxh64;
+
+use super::lesson::Lesson;
+use crate::admission::Waiting;
 
 use super::memory::{Ending, Observation};
 use super::truth::{InFlight, Truth};
@@ -66,41 +70,14 @@ pub enum Synced {
     Refused(StoreError),
 }
 
-/// Something to remember of a pod, until it is written.
-#[derive(Clone, Copy, Debug)]
-enum Lesson {
-    Asked(Asked),
-    Sent {
-        pod: PodKey,
-        tokens: Tokens,
-    },
-    Adapter {
-        pod: PodKey,
-        incarnation: u32,
-        adapter: u64,
-        at: UnixMillis,
-    },
-    NoAdapter {
-        pod: PodKey,
-        adapter: u64,
-    },
-    Rate {
-        pod: PodKey,
-        seen: Observation,
-    },
-    End {
-        pod: PodKey,
-        end: Ending,
-        at: UnixMillis,
-    },
-}
-
 /// One worker's view of a pool's ledger.
 #[derive(Debug)]
 pub struct LedgerView {
     key: String,
     nonce: u64,
     truth: Truth,
+    /// What waits here, by band.
+    waiting: Vec<Waiting>,
     facts: BTreeMap<PodKey, PodFact>,
     /// Since when the proxy counts fewer requests at a pod than the ledger.
     excess: BTreeMap<PodKey, UnixMillis>,
@@ -109,8 +86,8 @@ pub struct LedgerView {
     applied: usize,
     /// The latest ledger read, with the own truth applied.
     seen: Ledger,
-    /// The bytes that `seen` was made from.
-    bytes: Vec<u8>,
+    /// The first bytes of the value that `seen` was made from. They hold the length and the checksum of the rest.
+    stored: Vec<u8>,
     read_at: Option<UnixMillis>,
     /// Token of the latest read, until a write used it.
     token: Option<Option<Cas>>,
@@ -118,6 +95,8 @@ pub struct LedgerView {
     cleaned_at: UnixMillis,
     /// The truth changed since it was last written.
     unwritten: bool,
+    /// When all of the truth was put into `seen`, and not only what changed; `None` = that is due.
+    whole_at: Option<UnixMillis>,
     /// The shared value may still hold records of this view.
     on_record: bool,
 }
@@ -130,17 +109,19 @@ impl LedgerView {
             key: names::ledger_key(pool),
             nonce,
             truth: Truth::default(),
+            waiting: Vec::new(),
             facts: BTreeMap::new(),
             excess: BTreeMap::new(),
             pending: VecDeque::new(),
             applied: 0,
             seen: Ledger::default(),
-            bytes: Vec::new(),
+            stored: Vec::new(),
             read_at: None,
             token: None,
             written_at: UnixMillis(0),
             cleaned_at: UnixMillis(0),
             unwritten: false,
+            whole_at: None,
             on_record: false,
         }
     }
@@ -151,8 +132,25 @@ impl LedgerView {
         &self.seen
     }
 
+    /// What waits at other workers, as last read.
+    pub fn waiting_elsewhere(&self) -> impl Iterator<Item = &Waiting> {
+        self.seen.waiting_elsewhere(self.nonce)
+    }
+
+    /// Tells the others what waits here, lowest band first. At once when a band is new or gone, since they act on that;
+    /// how much it is goes with the next write, or the next tick.
+    pub fn waits(&mut self, store: &dyn SharedData, waiting: Vec<Waiting>, now: UnixMillis) -> Synced {
+        let bands = |list: &[Waiting]| list.iter().map(|band| band.priority).collect::<Vec<_>>();
+        let news = bands(&self.waiting) != bands(&waiting);
+        self.unwritten |= self.waiting != waiting;
+        self.waiting = waiting;
+        if news { self.write(store, now) } else { Synced::Idle }
+    }
+
     /// Takes in what a new table says of the pods. Local: costs no shared data.
     pub fn facts(&mut self, facts: impl IntoIterator<Item = PodFact>) {
+        // What the new samples show is to be folded.
+        self.whole_at = None;
         self.facts = facts.into_iter().map(|fact| (fact.pod, fact)).collect();
     }
 
@@ -206,17 +204,22 @@ impl LedgerView {
         self.write(store, now)
     }
 
-    /// The first token of a request came. `teaches`: in a 2xx stream; any other first byte is the
-    /// last one too and shows no rate.
+    /// The first byte of an answer came. Of an event stream it is the first token, and shows the pod's rate if
+    /// the answer `is_good`, a 2xx; any other first byte is the last one too.
     pub fn first_token(
         &mut self,
         store: &dyn SharedData,
         id: u64,
         is_stream: bool,
-        teaches: bool,
+        is_good: bool,
         now: UnixMillis,
     ) -> Synced {
-        let Some(request) = self.truth.get_mut(id).filter(|request| request.answered_at.is_none()) else {
+        let Some(mut request) = self
+            .truth
+            .get(id)
+            .copied()
+            .filter(|request| request.answered_at.is_none())
+        else {
             return Synced::Idle;
         };
         // A body that was cut may not have told that it asks for a stream.
@@ -224,14 +227,27 @@ impl LedgerView {
             return Synced::Idle;
         }
         request.answered_at = Some(now);
-        let request = *request;
-        if teaches && request.teaches {
+        self.truth.replace(id, request);
+        if is_stream && is_good && request.teaches {
             let seen = Observation {
                 work: request.work,
                 took: now.since(request.sent_at),
             };
             self.learn(Lesson::Rate { pod: request.pod, seen });
         }
+        self.write(store, now)
+    }
+
+    /// The answer to a request begins, with 2xx: a pod that was avoided for its failures works again. Costs nothing
+    /// elsewhere.
+    pub fn answered(&mut self, store: &dyn SharedData, id: u64, now: UnixMillis) -> Synced {
+        let Some(InFlight { pod, sent_at, .. }) = self.truth.get(id).copied() else {
+            return Synced::Idle;
+        };
+        if self.seen.at(pod).avoided_until().is_none() {
+            return Synced::Idle;
+        }
+        self.learn(Lesson::Answered { pod, sent_at });
         self.write(store, now)
     }
 
@@ -245,11 +261,12 @@ impl LedgerView {
         pod: PodKey,
         now: UnixMillis,
     ) -> Synced {
-        let Some(request) = self.truth.get_mut(id) else {
+        let Some(mut request) = self.truth.get(id).copied() else {
             return Synced::Idle;
         };
         request.pod = pod;
         request.teaches = false;
+        self.truth.replace(id, request);
         let tokens = request.context;
         let end = Ending {
             request: number(self.nonce, id),
@@ -283,7 +300,9 @@ impl LedgerView {
                 adapter,
             });
         }
-        if !matches!(outcome, Outcome::Refused | Outcome::NotFound | Outcome::Abandoned) {
+        // What says nothing of the pod matters where it was to show whether it works.
+        let silent = matches!(outcome, Outcome::Refused | Outcome::NotFound | Outcome::Abandoned);
+        if !silent || self.seen.at(request.pod).avoided_until().is_some() {
             self.learn(Lesson::End {
                 pod: request.pod,
                 end,
@@ -296,13 +315,13 @@ impl LedgerView {
     /// Settles what is due, drops what leaked, and shows that this worker lives. To be called on
     /// every tick; writes only when something changed or a heartbeat is due, and never when idle.
     pub fn tick(&mut self, store: &dyn SharedData, now: UnixMillis) -> Synced {
-        let mut changed = self.truth.settle(now);
+        let mut changed = self.truth.settle(now) || (self.unwritten && !self.waiting.is_empty());
         if self.facts.values().any(|fact| fact.proxy_active.is_some()) && !self.truth.is_empty() {
             self.refresh(store, now);
             changed |= self.re_base(now);
         }
         let silent = now.since(self.written_at) >= LEDGER_HEARTBEAT || self.written_at > now;
-        let has_news = self.on_record || !self.truth.is_empty() || !self.pending.is_empty();
+        let has_news = self.on_record || !self.has_nothing() || !self.pending.is_empty();
         if changed || (silent && has_news) {
             self.write(store, now)
         } else {
@@ -352,22 +371,9 @@ impl LedgerView {
 
     fn learn(&mut self, lesson: Lesson) {
         // Sums need no place of their own each: while writes fail, what ended must not be pushed out by them.
-        let unapplied = self.pending.iter_mut().skip(self.applied);
-        for known in unapplied {
-            match (known, &lesson) {
-                (Lesson::Asked(sum), Lesson::Asked(one)) => return sum.add(*one),
-                (
-                    Lesson::Sent {
-                        pod: known,
-                        tokens: sum,
-                    },
-                    Lesson::Sent { pod, tokens },
-                ) if known == pod => {
-                    *sum = *sum + *tokens;
-                    return;
-                }
-                _ => {}
-            }
+        let mut unapplied = self.pending.iter_mut().skip(self.applied);
+        if unapplied.any(|known| known.takes_in(&lesson)) {
+            return;
         }
         if self.pending.len() >= LEDGER_PENDING_MAX {
             self.pending.pop_front();
@@ -383,12 +389,18 @@ impl LedgerView {
         self.read_at = Some(now);
         let (value, cas) = stored.map_or((Vec::new(), None), |stored| (stored.value, stored.cas));
         self.token = Some(cas);
-        if value != self.bytes
+        let head = value.get(..HEADER_BYTES).unwrap_or_default();
+        if head != self.stored
             && let Ok(ledger) = Ledger::decode(&value)
         {
             self.seen = ledger;
-            self.bytes = value;
+            self.stored = head.to_vec();
             self.applied = 0;
+            // An older writing of ours lacks what was written since.
+            let own = self.seen.head(self.nonce);
+            self.whole_at = self
+                .whole_at
+                .filter(|_| own.is_none_or(|head| head.heartbeat == self.written_at));
         }
         Ok(())
     }
@@ -413,15 +425,44 @@ impl LedgerView {
         let mut own = self.seen.views.iter().filter(|head| head.nonce == self.nonce);
         match own.next() {
             Some(head) => !self.unwritten && head.heartbeat == self.written_at,
-            None => self.truth.is_empty(),
+            None => self.has_nothing(),
         }
     }
 
+    fn has_nothing(&self) -> bool {
+        self.truth.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Puts the own truth into `seen`: what changed since it was last written; or all of it, where that is not enough
+    /// and once a heartbeat, since time alone folds and ends records.
     fn rewrite(&mut self, now: UnixMillis) {
-        let in_use = self.truth.adapters_in_use();
-        let (truth, facts) = (&mut self.truth, &self.facts);
-        let records = |bound| truth.records(now, bound, |pod| facts.get(&pod).and_then(|fact| fact.sample_at));
-        self.seen.replace(self.nonce, now, records, &in_use);
+        let recent = |at: UnixMillis| at <= now && now.since(at) < LEDGER_HEARTBEAT;
+        if self.whole_at.is_some_and(recent) && self.rewrite_changed(now) {
+            return;
+        }
+        let (facts, share) = (&self.facts, self.seen.share(self.nonce));
+        let sample_at = |pod| facts.get(&pod).and_then(|fact: &PodFact| fact.sample_at);
+        let (records, in_use) = self.truth.all(now, share, sample_at);
+        self.seen.replace(self.nonce, now, &records, &in_use, &self.waiting);
+        self.whole_at = Some(now);
+    }
+
+    /// False: this view is not in `seen`, has nothing to be there for any more, or more than its share.
+    fn rewrite_changed(&mut self, now: UnixMillis) -> bool {
+        let share = self.seen.share(self.nonce);
+        let Some(head) = self.seen.head(self.nonce) else {
+            return false;
+        };
+        head.heartbeat = now;
+        head.waiting.clone_from(&self.waiting);
+        let slot = head.slot;
+        let changed: Vec<PodKey> = self.truth.changed().collect();
+        for pod in changed {
+            let sample_at = self.facts.get(&pod).and_then(|fact| fact.sample_at);
+            let (records, in_use) = self.truth.at(pod, now, sample_at);
+            self.seen.replace_at(slot, pod, now, &records, &in_use);
+        }
+        !self.has_nothing() && self.truth.size() <= share
     }
 
     fn write(&mut self, store: &dyn SharedData, now: UnixMillis) -> Synced {
@@ -445,7 +486,7 @@ impl LedgerView {
             };
             match store.set(&self.key, &bytes, token.take().flatten()) {
                 Ok(()) => {
-                    self.written(bytes, now);
+                    self.written(&bytes, now);
                     return Synced::Written;
                 }
                 Err(StoreError::CasMismatch) => {}
@@ -455,13 +496,14 @@ impl LedgerView {
         Synced::LostRace
     }
 
-    fn written(&mut self, bytes: Vec<u8>, now: UnixMillis) {
-        self.bytes = bytes;
+    fn written(&mut self, bytes: &[u8], now: UnixMillis) {
+        self.stored = bytes.get(..HEADER_BYTES).unwrap_or_default().to_vec();
         self.pending.clear();
+        self.truth.written();
         self.applied = 0;
         self.written_at = now;
         self.unwritten = false;
-        self.on_record = !self.truth.is_empty();
+        self.on_record = !self.has_nothing();
     }
 
     /// Forgets what the table no longer knows, once per heartbeat.
@@ -479,36 +521,4 @@ impl LedgerView {
 /// Tells a request from those of other workers. Mixed, since the nonces of a replay are neighbours.
 fn number(nonce: u64, id: u64) -> u64 {
     xxh64(&id.to_le_bytes(), nonce)
-}
-
-impl Ledger {
-    fn learn(&mut self, lesson: &Lesson, now: UnixMillis) {
-        let pod = match *lesson {
-            Lesson::Asked(one) => return self.asked.add(one),
-            Lesson::Sent { pod, .. }
-            | Lesson::Adapter { pod, .. }
-            | Lesson::NoAdapter { pod, .. }
-            | Lesson::Rate { pod, .. }
-            | Lesson::End { pod, .. } => pod,
-        };
-        let Some(state) = self.pod_mut(pod, now) else {
-            return;
-        };
-        match *lesson {
-            Lesson::Asked(_) => {}
-            Lesson::Sent { tokens, .. } => state.memory.filled = state.memory.filled + tokens,
-            Lesson::Adapter {
-                incarnation,
-                adapter,
-                at,
-                ..
-            } => {
-                state.memory.restarted(incarnation);
-                state.memory.sent_adapter(adapter, at);
-            }
-            Lesson::NoAdapter { adapter, .. } => state.memory.lacks_adapter(adapter),
-            Lesson::Rate { seen, .. } => state.memory.observe(seen, now),
-            Lesson::End { end, at, .. } => state.memory.ended(end, at),
-        }
-    }
 }

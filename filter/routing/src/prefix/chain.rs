@@ -8,6 +8,7 @@
 
 use core::fmt;
 
+use berth_shared_state::units::Tokens;
 use xxhash_rust::xxh64::{Xxh64, xxh64};
 
 use crate::limits::{MEDIA_TOKENS, PREFIX_BLOCK_TOKENS, PREFIX_BLOCKS_MAX, PREFIX_PROMPTS_MAX};
@@ -250,6 +251,23 @@ pub struct Chains {
 }
 
 impl Chains {
+    /// What stands for the context of a session instead of its prompt: a chain of its own that every request of the
+    /// session goes along, as far as its context reaches. Of that, `prompt` tokens are what the request asks with.
+    #[must_use]
+    pub fn of_session(key: u64, prompt: Tokens, context: Tokens) -> Self {
+        let words = PREFIX_BLOCK_TOKENS as u64;
+        // A short question is a block, too: its answer should come from the same pod.
+        let blocks = (context.0 / words).clamp(1, PREFIX_BLOCKS_MAX as u64);
+        let hashes: Vec<u64> = (0..blocks).map(|block| xxh64(&block.to_le_bytes(), key)).collect();
+        let end = hashes.len();
+        Self {
+            block_words: words,
+            words: prompt.0.max(1),
+            prompts: vec![Prompt { end, full: end }],
+            hashes,
+        }
+    }
+
     /// Each prompt's chain with its last block, which may be shorter than the others.
     pub fn whole(&self) -> impl Iterator<Item = &[u64]> {
         self.slices(|prompt, start| prompt.end.saturating_sub(start))

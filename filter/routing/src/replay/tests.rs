@@ -480,3 +480,90 @@ mod properties {
         }
     }
 }
+
+/// One pod with room for fourteen prompts of 1,000 tokens and answers of ten: 1,600 of its 16,000 tokens are taken.
+fn waiting(options: Options) -> Run {
+    let mut document: Value = serde_json::from_str(ONE).unwrap();
+    document["admission"] = json!({"queue": {"enabled": true, "max_wait": "5s"}});
+    let mut run = Run::new(&document.to_string(), options);
+    run.feed(&json!({"t": 5, "scrape": {"pod": P0, "status": 200, "body": page(1, "")}}));
+    for id in 1..=14 {
+        assert_eq!(run.ask(10.0, &json!(id), "m", true)["action"], "route", "{id}");
+    }
+    run
+}
+
+#[test]
+fn a_request_that_is_held_is_answered_again_when_it_goes() {
+    let mut run = waiting(Options::default());
+    let held = run.ask(11.0, &json!("x"), "m", true);
+    assert_eq!((&held["id"], &held["action"]), (&json!("x"), &json!("hold")));
+    assert_eq!(held["why"]["reason"], "saturated");
+    // Thirteen are 1,625 ms of work: nothing to spare yet.
+    assert_eq!(run.feed(&json!({"t": 40, "done": {"id": 2, "status": 200}})), None);
+    let went = run.feed(&json!({"t": 50, "done": {"id": 3, "status": 200}})).unwrap();
+    assert_eq!(
+        (&went["id"], &went["action"], &went["pod"]),
+        (&json!("x"), &json!("route"), &json!(P0))
+    );
+    assert_eq!(went["why"]["waited"], 39);
+    // It is in flight then as any other.
+    run.feed(&json!({"t": 60, "first_token": {"id": "x"}}));
+    run.feed(&json!({"t": 70, "done": {"id": "x", "status": 200}}));
+    assert_eq!(run.replay.in_flight.len(), 12);
+}
+
+#[test]
+fn one_that_is_held_goes_with_a_table_or_with_the_time_and_is_answered_at_the_end() {
+    let mut run = waiting(Options::default());
+    run.ask(11.0, &json!("x"), "m", true);
+    run.ask(11.0, &json!("y"), "m", true);
+    // The client of y left: nobody waits for its answer.
+    run.feed(&json!({"t": 20, "done": {"id": "y"}}));
+    // A second pod, which is idle.
+    run.feed(&json!({"t": 100, "pods": [{"address": P0}, {"address": P1}]}));
+    run.feed(&json!({"t": 150, "scrape": {"pod": P1, "status": 200, "body": page(0, "")}}));
+    let went = run.feed(&json!({"t": 310, "first_token": {"id": "none"}})).unwrap();
+    assert_eq!((&went["id"], &went["pod"]), (&json!("x"), &json!(P1)));
+
+    let mut run = waiting(Options::default());
+    run.ask(11.0, &json!("x"), "m", true);
+    assert_eq!(run.feed(&json!({"t": 4_900, "first_token": {"id": "none"}})), None);
+    let late = run.feed(&json!({"t": 30_000, "first_token": {"id": "none"}})).unwrap();
+    assert_eq!(
+        (&late["status"], &late["why"]["reason"]),
+        (&json!(429), &json!("queue-timeout"))
+    );
+    assert_eq!(late["why"]["waited"], 5_089, "at the tick after its deadline");
+
+    let mut run = waiting(Options::default());
+    run.ask(11.0, &json!("x"), "m", true);
+    let out = run.replay.finish().out;
+    assert_eq!(out.len(), 1);
+    assert!(
+        out[0].starts_with(r#"{"id":"x","action":"reply","status":429"#),
+        "{}",
+        out[0]
+    );
+    assert_eq!(run.replay.finish().out, [""; 0]);
+}
+
+#[test]
+fn workers_of_a_replay_hold_what_they_were_dealt() {
+    let mut run = waiting(Options {
+        workers: 3,
+        ..Options::default()
+    });
+    for id in 20..26 {
+        assert_eq!(run.ask(15.0, &json!(id), "m", true)["action"], "hold");
+    }
+    let mut went = Vec::new();
+    for id in 1..=14 {
+        run.feed(&json!({"t": 200 + 100 * id, "done": {"id": id, "status": 200}}));
+    }
+    run.feed(&json!({"t": 2_000, "first_token": {"id": "none"}}));
+    went.extend(run.out.iter().skip(20).map(|line| line["id"].clone()));
+    went.sort_by_key(Value::as_u64);
+    assert_eq!(went, (20..26).map(Value::from).collect::<Vec<_>>());
+    assert!(run.out.iter().skip(20).all(|line| line["action"] == "route"));
+}

@@ -1,18 +1,21 @@
 //! One pool in a view: the copy of its table, and its ledger.
 
-use berth_shared_state::config::Pool;
+use berth_shared_state::config::{Caps, Pool};
 use berth_shared_state::limits::{AVOID_MAX, TABLE_BYTES_PER_MILLI, VIEW_MAX_AGE};
 use berth_shared_state::names::Keys;
 use berth_shared_state::pod::{PodAddress, PodKey};
 use berth_shared_state::sealed::{HEADER_BYTES, SealError};
 use berth_shared_state::snapshot::Snapshot;
 use berth_shared_state::store::{SharedData, StoreError};
-use berth_shared_state::table;
+use berth_shared_state::table::{self, PodRow, Table};
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
+use fastrand::Rng;
 
+use crate::cookie::Sealer;
 use crate::cost::HOME_SHARE;
-use crate::decision::{PodFacts, PoolFacts};
+use crate::decision::{Ask, Drawn, Field, Part, PodFacts, PoolFacts, Wish, at_cap};
 use crate::ledger::{LedgerView, PodFact};
+use crate::limits::{DRAW_ABOVE, FIELD_MAX_AGE};
 use crate::prefix::{Beginning, Beginnings, Chains, Found, Written};
 use crate::view::prefix::PrefixView;
 use crate::view::seen::Seen;
@@ -36,13 +39,18 @@ pub(super) struct PoolView {
     pub ledger: LedgerView,
     pub error: Option<TableError>,
     pub prefix: Option<PrefixView>,
+    /// Seals the cookies of sessions.
+    pub sealer: Option<Sealer>,
     share: Share,
     sizes: Sizes,
     seen: Seen,
     beginnings: Beginnings,
     snapshot: Option<Snapshot>,
     /// Ledger keys of the snapshot's pods, in their order.
-    keys: Vec<PodKey>,
+    pub keys: Vec<PodKey>,
+    /// What all pods have in common, and each pod's fill, where they are many; and when it was reckoned.
+    field: Option<(UnixMillis, Field)>,
+    filled: Vec<Tokens>,
     head: Vec<u8>,
     read_at: Option<UnixMillis>,
     max_age: Millis,
@@ -56,12 +64,15 @@ impl PoolView {
             ledger: LedgerView::new(&pool.name, nonce),
             error: None,
             prefix: PrefixView::new(pool, pools),
+            sealer: None,
             share: if shares { Share::default() } else { Share::unseen() },
             sizes: Sizes::default(),
             seen: Seen::default(),
             beginnings: Beginnings::default(),
             snapshot: None,
             keys: Vec::new(),
+            field: None,
+            filled: Vec::new(),
             head: Vec::new(),
             read_at: None,
             max_age: VIEW_MAX_AGE,
@@ -102,7 +113,7 @@ impl PoolView {
         }
         let table = table::decode(&value).map_err(TableError::Unreadable)?;
         self.head = head.to_vec();
-        self.keys = table.pods.iter().map(|row| row.address.key()).collect();
+        self.name_keys(&table);
         // What is in flight now, beside what the table shows. Where the ledger cannot be read, the copy serves.
         let _ = self.ledger.refresh(store, now);
         let counted_at = table.discovery.at;
@@ -124,7 +135,18 @@ impl PoolView {
         let snapshot = Snapshot::new(table);
         self.seen.add(&snapshot);
         self.snapshot = Some(snapshot);
+        self.field = None;
+        self.filled.clear();
         Ok(true)
+    }
+
+    /// The pods' keys. Mostly the pods are those of the last table, and each key is a hash of a text.
+    fn name_keys(&mut self, table: &Table) {
+        let before = self.snapshot.as_ref().map_or(&[][..], Snapshot::pods);
+        let before = before.iter().map(|row| row.address);
+        if !before.eq(table.pods.iter().map(|row| row.address)) {
+            self.keys = table.pods.iter().map(|row| row.address.key()).collect();
+        }
     }
 
     /// ASCII bytes per token, as far as it shows.
@@ -144,43 +166,101 @@ impl PoolView {
         self.beginnings.beginning(chains, popular)
     }
 
-    /// What is known of each pod of the table.
-    pub fn pods(&self, pool: &Pool, now: UnixMillis) -> Vec<PodFacts<'_>> {
+    /// Reckons what all pods have in common, where they are many and it is time.
+    pub fn look_over(&mut self, pool: &Pool, now: UnixMillis) {
+        let fresh = |at: UnixMillis| at <= now && now.since(at) < FIELD_MAX_AGE;
+        let few = self.keys.len() <= DRAW_ABOVE;
+        if few || self.field.as_ref().is_some_and(|(at, _)| fresh(*at)) {
+            return;
+        }
+        let pods = self.pods(pool, None, now);
+        let filled = pods.iter().map(|pod| pod.filled).collect();
+        let facts = self.reckoned();
+        let field = self
+            .snapshot
+            .as_ref()
+            .map(|snapshot| (now, Field::new(pool, snapshot, &pods, &self.keys, facts)));
+        self.field = field;
+        self.filled = filled;
+    }
+
+    /// Some pods for a request, where they are many; `None` = all. `held`: who holds how many blocks of its prompt.
+    pub fn draw(
+        &mut self,
+        pool: &Pool,
+        ask: &Ask<'_>,
+        held: &[(usize, u32)],
+        rng: &mut Rng,
+        now: UnixMillis,
+    ) -> Option<Drawn> {
+        let (_, field) = self.field.as_mut()?;
+        let wish = Wish {
+            pool,
+            snapshot: self.snapshot.as_ref()?,
+            ask,
+            held,
+        };
+        let drawn = field.draw(&wish, rng)?;
+        let caps = &pool.routing.caps;
+        // Another one may be below its cap.
+        let full = |drawn| self.pods(pool, Some(drawn), now).iter().all(|pod| at_cap(pod, caps));
+        let full = *caps != Caps::default() && full(&drawn);
+        (!full).then_some(drawn)
+    }
+
+    /// What a decision is told of the pods that were not drawn.
+    pub fn part<'a>(&'a self, drawn: Option<&'a Drawn>) -> Option<Part<'a>> {
+        let (_, field) = self.field.as_ref()?;
+        drawn.map(|drawn| Part { field, drawn })
+    }
+
+    /// What is known of each pod of the table, or of those drawn.
+    pub fn pods(&self, pool: &Pool, drawn: Option<&Drawn>, now: UnixMillis) -> Vec<PodFacts<'_>> {
         let Some(snapshot) = &self.snapshot else {
             return Vec::new();
         };
-        let ledger = self.ledger.ledger();
-        let facts = snapshot.pods().iter().zip(&self.keys).map(|(row, key)| {
-            let known = ledger.at(*key);
-            PodFacts {
-                row,
-                freshness: snapshot.freshness(row, pool, now),
-                own: known.own(row.gauges_at()),
-                filled: known.filled(),
-                cached: 0.0,
-                rate: known.rate(),
-                // Further ahead than any avoidance lasts: from before the clock stepped back.
-                avoided_until: known.avoided_until().filter(|until| until.since(now) <= AVOID_MAX),
-                adapters_in_use: known.adapters_in_use(),
-                seen_adapters: self.seen.at(*key),
-                recent_adapters: known.recent_adapters(row.incarnation),
+        let facts = |(row, key): (_, &PodKey)| self.pod(pool, snapshot, row, *key, now);
+        match drawn {
+            None => snapshot.pods().iter().zip(&self.keys).map(facts).collect(),
+            Some(drawn) => {
+                let places = drawn.places.iter().map(|place| *place as usize);
+                let pods = places.filter_map(|place| snapshot.pods().get(place).zip(self.keys.get(place)));
+                pods.map(facts).collect()
             }
-        });
-        facts.collect()
+        }
     }
 
-    /// Finds out what the pods hold of a prompt, and notes it in `pods`.
-    pub fn look_up(&self, store: &dyn SharedData, chains: Option<&Chains>, pods: &mut [PodFacts<'_>]) -> Found {
+    fn pod<'a>(
+        &'a self,
+        pool: &Pool,
+        snapshot: &Snapshot,
+        row: &'a PodRow,
+        key: PodKey,
+        now: UnixMillis,
+    ) -> PodFacts<'a> {
+        let known = self.ledger.ledger().at(key);
+        PodFacts {
+            row,
+            freshness: snapshot.freshness(row, pool, now),
+            own: known.own(row.gauges_at()),
+            filled: known.filled(),
+            cached: 0.0,
+            session: false,
+            rate: known.rate(),
+            // Further ahead than any avoidance lasts: from before the clock stepped back.
+            avoided_until: known.avoided_until().filter(|until| until.since(now) <= AVOID_MAX),
+            adapters_in_use: known.adapters_in_use(),
+            seen_adapters: self.seen.at(key),
+            recent_adapters: known.recent_adapters(row.incarnation),
+        }
+    }
+
+    /// Finds out what the pods hold of a prompt.
+    pub fn look_up(&self, store: &dyn SharedData, chains: Option<&Chains>) -> Found {
         let (Some(prefix), Some(chains)) = (&self.prefix, chains) else {
             return Found::default();
         };
-        let found = prefix.look_up(store, chains, pods);
-        for (place, blocks) in &found.blocks {
-            if let Some(pod) = pods.get_mut(*place) {
-                pod.cached = chains.part(*blocks);
-            }
-        }
-        found
+        prefix.look_up(store, chains, |place| self.room(place))
     }
 
     /// Notes that a pod is sent the prompt that was looked up.
@@ -194,16 +274,63 @@ impl PoolView {
     ) -> Written {
         let pod = pods.iter().find(|known| Some(&known.row.address) == pod);
         match (&self.prefix, pod) {
-            (Some(prefix), Some(pod)) => prefix.write(store, found, pod, takes, pods),
+            (Some(prefix), Some(pod)) => prefix.write(store, found, pod, takes, |place| self.room(place)),
             _ => Written::default(),
         }
     }
 
+    /// A pod's row, and the KV tokens that it was sent.
+    pub fn room(&self, place: usize) -> Option<(&PodRow, Tokens)> {
+        let row = self.snapshot.as_ref()?.pods().get(place)?;
+        let known = || Some(self.ledger.ledger().at(*self.keys.get(place)?).filled());
+        Some((row, self.filled.get(place).copied().or_else(known)?))
+    }
+
+    /// The adapter goes where it was just sent.
+    pub fn sent_adapter(&mut self, adapter: Option<u64>, pod: PodAddress) {
+        let (Some((_, field)), Some(adapter), Some(snapshot)) = (&mut self.field, adapter, &self.snapshot) else {
+            return;
+        };
+        let place = snapshot.pods().binary_search_by_key(&pod, |row| row.address);
+        if let Some(place) = place.ok().and_then(|place| u32::try_from(place).ok()) {
+            field.sent(adapter, pod.key(), place);
+        }
+    }
+
     pub fn facts(&self) -> PoolFacts {
+        self.field
+            .as_ref()
+            .map_or_else(|| self.reckoned(), |(_, field)| field.facts)
+    }
+
+    fn reckoned(&self) -> PoolFacts {
         PoolFacts {
             rate: self.ledger.ledger().pool_rate(),
             elsewhere: 1.0 - self.share.own(),
             repeated: self.beginnings.repeated(),
         }
     }
+}
+
+/// Notes what pods hold of a prompt.
+pub(super) fn note_cached(pods: &mut [PodFacts<'_>], drawn: Option<&Drawn>, found: &Found, chains: Option<&Chains>) {
+    let Some(chains) = chains else { return };
+    for (place, blocks) in &found.blocks {
+        if let Some(pod) = at_place(pods, drawn, *place) {
+            pod.cached = chains.part(*blocks);
+        }
+    }
+}
+
+/// The pod at a place of the table, if it was drawn.
+pub(super) fn at_place<'a, 'b>(
+    pods: &'a mut [PodFacts<'b>],
+    drawn: Option<&Drawn>,
+    place: usize,
+) -> Option<&'a mut PodFacts<'b>> {
+    let at = match drawn {
+        None => place,
+        Some(drawn) => drawn.places.iter().position(|drawn| *drawn as usize == place)?,
+    };
+    pods.get_mut(at)
 }

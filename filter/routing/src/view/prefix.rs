@@ -1,6 +1,6 @@
 //! A pool's prefix index, as one worker sees it: whose tag is whose, and how much each pod holds.
 
-use berth_shared_state::config;
+use berth_shared_state::config::{self, Affinity};
 use berth_shared_state::pod::PodKey;
 use berth_shared_state::store::SharedData;
 use berth_shared_state::table::PodRow;
@@ -28,10 +28,10 @@ pub(super) struct PrefixView {
 pub(super) type Stamp = (u32, u32);
 
 impl PrefixView {
-    /// `None` where the config wants none.
+    /// `None` where the config wants none: it remembers prompts, and sessions.
     pub fn new(pool: &config::Pool, pools: usize) -> Option<Self> {
         let prefix = &pool.routing.prefix;
-        prefix.enabled.then(|| Self {
+        (prefix.enabled || pool.routing.affinity == Affinity::Session).then(|| Self {
             index: Index::new(&pool.name, prefix.max_bytes, pools),
             tags: Vec::new(),
             unknown_capacity: PREFIX_CAPACITY_UNKNOWN as f64,
@@ -57,22 +57,27 @@ impl PrefixView {
         }
     }
 
-    /// Who holds how much of a prompt.
-    pub fn look_up(&self, store: &dyn SharedData, chains: &Chains, pods: &[PodFacts<'_>]) -> Found {
-        self.index.look_up(store, chains, |tag| self.living(tag, pods))
+    /// Who holds how much of a prompt. `pod` knows a place's row, and the KV tokens that were sent there.
+    pub fn look_up<'a>(
+        &self,
+        store: &dyn SharedData,
+        chains: &Chains,
+        pod: impl Fn(usize) -> Option<(&'a PodRow, Tokens)>,
+    ) -> Found {
+        self.index.look_up(store, chains, |tag| self.living(tag, &pod))
     }
 
     /// Notes that a pod is sent a prompt that takes so many tokens there.
-    pub fn write(
+    pub fn write<'a>(
         &self,
         store: &dyn SharedData,
         found: Found,
-        pod: &PodFacts<'_>,
+        to: &PodFacts<'_>,
         takes: Tokens,
-        pods: &[PodFacts<'_>],
+        pod: impl Fn(usize) -> Option<(&'a PodRow, Tokens)>,
     ) -> Written {
-        let (tag, clock) = stamp(pod.row, pod.filled + takes);
-        self.index.write(store, found, tag, clock, |tag| self.living(tag, pods))
+        let (tag, clock) = stamp(to.row, to.filled + takes);
+        self.index.write(store, found, tag, clock, |tag| self.living(tag, &pod))
     }
 
     /// The prompt went to another pod, or nowhere.
@@ -80,14 +85,14 @@ impl PrefixView {
         self.index.take_back(store, written, to);
     }
 
-    fn living(&self, tag: u32, pods: &[PodFacts<'_>]) -> Option<Living> {
+    fn living<'a>(&self, tag: u32, pod: impl Fn(usize) -> Option<(&'a PodRow, Tokens)>) -> Option<Living> {
         let at = self.tags.binary_search_by_key(&tag, |(tag, _)| *tag).ok()?;
         let (_, place) = *self.tags.get(at)?;
-        let pod = pods.get(place)?;
-        let capacity = cost::capacity(pod.row).unwrap_or(self.unknown_capacity);
+        let (row, filled) = pod(place)?;
+        let capacity = cost::capacity(row).unwrap_or(self.unknown_capacity);
         Some(Living {
             pod: place,
-            clock: blocks(pod.filled),
+            clock: blocks(filled),
             room: (capacity * self.share / PREFIX_BLOCK_TOKENS as f64) as u32,
         })
     }

@@ -1,7 +1,12 @@
 //! Steering inputs: what a request may say about where it goes, if its sender is trusted.
 
 use berth_shared_state::config::Trust;
-use berth_shared_state::names::{ENDPOINT_SUBSET, MODEL_NAME, SESSION};
+use berth_shared_state::names::{
+    COOKIE_PREFIX, ENDPOINT_SUBSET, FAIRNESS_ID, MODEL_NAME, OBJECTIVE, REQUEST_TIMEOUT_MS, SESSION,
+};
+use berth_shared_state::units::Millis;
+
+use crate::limits::COOKIES_MAX_BYTES;
 
 /// What trusted headers say. Nothing by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -12,12 +17,22 @@ pub struct Steering {
     pub model: Option<String>,
     /// The session.
     pub session: Option<String>,
+    /// The objective, whether the config knows it or not.
+    pub objective: Option<String>,
+    /// The tenant.
+    pub flow: Option<String>,
+    /// How long the client waits for the whole answer.
+    pub timeout: Option<Millis>,
     /// The pool, by its place in the config: the proxy's own route leads there.
     pub pool: Option<usize>,
+    /// Cookies that Berth may have set. They are sealed, so whoever sends them need not be trusted.
+    pub cookies: String,
+    /// The client reaches the proxy by https: its cookies need not go another way.
+    pub secure: bool,
 }
 
 impl Steering {
-    /// Takes the headers that `trust` names; an untrusted copy says nothing. A header that occurs
+    /// Takes the headers that `trust` names; an untrusted copy says nothing. A subset that occurs
     /// several times is joined as HTTP does.
     pub fn from_headers<'a>(trust: &Trust, headers: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Self {
         let mut steering = Self::default();
@@ -25,21 +40,69 @@ impl Steering {
             let Some(name) = trust.headers.iter().find(|trusted| trusted.eq_ignore_ascii_case(name)) else {
                 continue;
             };
-            let value = String::from_utf8_lossy(value);
-            match name.as_str() {
-                ENDPOINT_SUBSET => match &mut steering.subset {
-                    Some(all) => {
-                        all.push(',');
-                        all.push_str(&value);
+            steering.take(name, &String::from_utf8_lossy(value));
+        }
+        steering
+    }
+
+    /// Takes the cookies that Berth may have set.
+    pub fn take_cookies<'a>(&mut self, headers: impl IntoIterator<Item = (&'a str, &'a [u8])>) {
+        for (name, value) in headers {
+            let text = core::str::from_utf8(value).unwrap_or_default();
+            match name {
+                ":scheme" => self.secure = text == "https",
+                "cookie" => {
+                    let own = text
+                        .split(';')
+                        .map(str::trim)
+                        .filter(|cookie| cookie.starts_with(COOKIE_PREFIX));
+                    for cookie in own {
+                        if self.cookies.len() + cookie.len() < COOKIES_MAX_BYTES {
+                            self.cookies.extend([cookie, ";"]);
+                        }
                     }
-                    None => steering.subset = Some(value.into_owned()),
-                },
-                SESSION if !value.trim().is_empty() => steering.session = Some(value.trim().to_owned()),
-                MODEL_NAME if !value.trim().is_empty() => steering.model = Some(value.trim().to_owned()),
+                }
                 _ => {}
             }
         }
-        steering
+    }
+
+    /// What filters before this one told, by the name of the input, in place of what headers say of it. What is no
+    /// text says nothing.
+    #[must_use]
+    pub fn told<'a>(mut self, inputs: impl IntoIterator<Item = (&'a str, Vec<u8>)>) -> Self {
+        for (name, value) in inputs {
+            if let Ok(value) = String::from_utf8(value) {
+                if name == ENDPOINT_SUBSET {
+                    self.subset = None;
+                }
+                self.take(name, &value);
+            }
+        }
+        self
+    }
+
+    fn take(&mut self, name: &str, value: &str) {
+        let text = value.trim();
+        // The first of a header and its alias counts.
+        let first = |known: &Option<String>, aliases: [&str; 2]| {
+            aliases.contains(&name) && !text.is_empty() && (known.is_none() || name == aliases[0])
+        };
+        match name {
+            ENDPOINT_SUBSET => match &mut self.subset {
+                Some(all) => {
+                    all.push(',');
+                    all.push_str(value);
+                }
+                None => self.subset = Some(value.to_owned()),
+            },
+            _ if first(&self.objective, OBJECTIVE) => self.objective = Some(text.to_owned()),
+            _ if first(&self.flow, FAIRNESS_ID) => self.flow = Some(text.to_owned()),
+            REQUEST_TIMEOUT_MS => self.timeout = text.parse().ok().map(Millis).or(self.timeout),
+            SESSION if !text.is_empty() => self.session = Some(text.to_owned()),
+            MODEL_NAME if !text.is_empty() => self.model = Some(text.to_owned()),
+            _ => {}
+        }
     }
 }
 
@@ -53,6 +116,7 @@ mod tests {
     fn check(trusted: &[&str], headers: &[(&str, &str)], subset: Option<&str>, model: Option<&str>) {
         let trust = Trust {
             headers: trusted.iter().map(|name| (*name).to_owned()).collect(),
+            filters: Vec::new(),
         };
         let bytes = headers.iter().map(|(name, value)| (*name, value.as_bytes()));
         let steering = Steering::from_headers(&trust, bytes);
@@ -65,6 +129,111 @@ mod tests {
         check(&[], &headers, None, None);
         check(&[MODEL_NAME], &headers, None, Some("m"));
         check(&[MODEL_NAME, ENDPOINT_SUBSET], &headers, Some("10.0.0.1:80"), Some("m"));
+    }
+
+    #[track_caller]
+    fn check_admission(
+        trusted: &[&str],
+        headers: &[(&str, &str)],
+        expected: (Option<&str>, Option<&str>, Option<u64>),
+    ) {
+        let trust = Trust {
+            headers: trusted.iter().map(|name| (*name).to_owned()).collect(),
+            filters: Vec::new(),
+        };
+        let bytes = headers.iter().map(|(name, value)| (*name, value.as_bytes()));
+        let steering = Steering::from_headers(&trust, bytes);
+        let found = (
+            steering.objective.as_deref(),
+            steering.flow.as_deref(),
+            steering.timeout.map(|timeout| timeout.0),
+        );
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn objective_tenant_and_timeout_are_believed_as_all_else_is() {
+        let headers = [
+            (OBJECTIVE[0], "chat"),
+            (FAIRNESS_ID[0], "t1"),
+            (REQUEST_TIMEOUT_MS, "700"),
+        ];
+        check_admission(&[], &headers, (None, None, None));
+        let all = [
+            OBJECTIVE[0],
+            OBJECTIVE[1],
+            FAIRNESS_ID[0],
+            FAIRNESS_ID[1],
+            REQUEST_TIMEOUT_MS,
+        ];
+        check_admission(&all, &headers, (Some("chat"), Some("t1"), Some(700)));
+        check_admission(
+            &all,
+            &[(REQUEST_TIMEOUT_MS, "soon"), (OBJECTIVE[0], " ")],
+            (None, None, None),
+        );
+    }
+
+    #[test]
+    fn an_alias_says_the_same_unless_both_are_there() {
+        let all = [OBJECTIVE[0], OBJECTIVE[1], FAIRNESS_ID[0], FAIRNESS_ID[1]];
+        check_admission(&all, &[(OBJECTIVE[1], "batch")], (Some("batch"), None, None));
+        let both = [
+            (OBJECTIVE[1], "batch"),
+            (OBJECTIVE[0], "chat"),
+            (FAIRNESS_ID[0], "t1"),
+            (FAIRNESS_ID[1], "t2"),
+        ];
+        check_admission(&all, &both, (Some("chat"), Some("t1"), None));
+        check_admission(&all[1..2], &both, (Some("batch"), None, None));
+    }
+
+    #[test]
+    fn what_a_filter_told_stands_in_place_of_a_header() {
+        #[track_caller]
+        fn check(told: &[(&str, &[u8])], subset: Option<&str>, flow: Option<&str>) {
+            let steering = Steering {
+                subset: Some("a".to_owned()),
+                flow: Some("t1".to_owned()),
+                ..Steering::default()
+            };
+            let told = steering.told(told.iter().map(|(name, value)| (*name, value.to_vec())));
+            assert_eq!((told.subset.as_deref(), told.flow.as_deref()), (subset, flow));
+        }
+        check(&[], Some("a"), Some("t1"));
+        check(
+            &[(ENDPOINT_SUBSET, b"b"), (FAIRNESS_ID[0], b"t2")],
+            Some("b"),
+            Some("t2"),
+        );
+        check(&[(ENDPOINT_SUBSET, b"")], Some(""), Some("t1"));
+        // Nobody's name, and a number as Envoy gives it.
+        check(&[(FAIRNESS_ID[0], b" ")], Some("a"), Some("t1"));
+        check(&[(FAIRNESS_ID[0], &0.7_f64.to_le_bytes())], Some("a"), Some("t1"));
+    }
+
+    #[test]
+    fn cookies_of_others_are_left_alone() {
+        #[track_caller]
+        fn check(headers: &[(&str, &str)], cookies: &str, secure: bool) {
+            let mut steering = Steering::default();
+            steering.take_cookies(headers.iter().map(|(name, value)| (*name, value.as_bytes())));
+            assert_eq!((steering.cookies.as_str(), steering.secure), (cookies, secure));
+        }
+        check(
+            &[("cookie", "a=b; berth-x=1;berth-y=2 ; c=berth-z")],
+            "berth-x=1;berth-y=2;",
+            false,
+        );
+        check(
+            &[("cookie", "berth-x=1"), (":scheme", "https"), ("cookie", "berth-y=2")],
+            "berth-x=1;berth-y=2;",
+            true,
+        );
+        check(&[("x-cookie", "berth-x=1"), (":scheme", "http")], "", false);
+        let fits = format!("berth-{}", "x".repeat(COOKIES_MAX_BYTES - 7));
+        check(&[("cookie", &fits)], &format!("{fits};"), false);
+        check(&[("cookie", &format!("{fits}x; berth-y=2"))], "berth-y=2;", false);
     }
 
     #[test]

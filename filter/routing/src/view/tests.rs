@@ -10,8 +10,13 @@ use core::cell::Cell;
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use crate::ledger::Ledger;
+use crate::limits::{DRAW_ABOVE, DRAWN_AT_RANDOM};
 use crate::prefix::Blocks;
 use crate::request::{Api, PromptSize};
+
+mod line;
+mod prefix;
+mod sessions;
 
 const ONE: &str =
     r#"{"pools": [{"name": "a", "discovery": {"static": ["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"]}}]}"#;
@@ -120,6 +125,7 @@ fn decide_on(
         facts,
         prompt: &Blocks::default(),
         steering,
+        body: None,
         in_full: false,
     };
     view.decide(store, &request, at(now))
@@ -171,6 +177,72 @@ fn a_routed_request_is_booked_until_its_end() {
     view.on_end(&store, 1, Outcome::Success, at(95));
     view.on_first_byte(&store, 1, 200, true, at(95));
     assert_eq!(view.counts().ledger_writes, 3);
+}
+
+/// A pool of so many pods, after a table.
+fn many(pods: usize) -> (View, MemoryStore, Vec<String>) {
+    let pods: Vec<String> = (0..pods)
+        .map(|pod| format!("10.1.{}.{}:80", pod / 200, pod % 200))
+        .collect();
+    let document = serde_json::json!({"pools": [{"name": "a", "discovery": {"static": pods}}]}).to_string();
+    let config = Rc::new(Config::parse(document.as_bytes()).unwrap());
+    let table = Table {
+        written_at: at(0),
+        scrape_interval: Millis(1_000),
+        names: vec!["base".to_owned()],
+        pods: pods.iter().map(|pod| row(pod)).collect(),
+        ..Table::default()
+    };
+    let store = MemoryStore::default();
+    let key = Keys::of(&config.pools[0]).table;
+    store.set(&key, &table::encode(&table).unwrap(), None).unwrap();
+    (View::new(config, 1, 1), store, pods)
+}
+
+#[test]
+fn all_pods_are_looked_at_up_to_a_bound_and_above_it_some() {
+    let (mut view, store, _) = many(DRAW_ABOVE);
+    let why = decide(&mut view, &store, 1, Some("base"), 10).why;
+    assert_eq!((why.candidates as usize, why.excluded.not_drawn), (DRAW_ABOVE, 0));
+    let (mut view, store, _) = many(DRAW_ABOVE + 1);
+    let why = decide(&mut view, &store, 1, Some("base"), 10).why;
+    assert_eq!(why.candidates as usize, DRAWN_AT_RANDOM);
+    assert_eq!(why.excluded.not_drawn as usize, DRAW_ABOVE + 1 - DRAWN_AT_RANDOM);
+}
+
+#[test]
+fn of_many_pods_a_subset_and_the_question_for_all_reasons_find_each() {
+    let (mut view, store, pods) = many(200);
+    for (id, pod) in (1..).zip(&pods) {
+        let steering = Steering {
+            subset: Some(pod.clone()),
+            ..Steering::default()
+        };
+        let decision = decide_on(&mut view, &store, id, &chat(Some("base")), &steering, 10);
+        assert_eq!(endpoints(&decision), [address(pod)]);
+    }
+    let facts = chat(Some("base"));
+    let request = Request {
+        id: 1_000,
+        facts: &facts,
+        prompt: &Blocks::default(),
+        steering: &Steering::default(),
+        body: None,
+        in_full: true,
+    };
+    let why = view.decide(&store, &request, at(10)).why;
+    assert_eq!((why.considered.len(), why.excluded.not_drawn), (200, 0));
+}
+
+#[test]
+fn a_large_pool_fills_evenly() {
+    let (mut view, store, _) = many(200);
+    let firsts = (0..200).map(|id| endpoints(&decide(&mut view, &store, id, Some("base"), 10 + id))[0]);
+    let mut firsts: Vec<PodAddress> = firsts.collect();
+    firsts.sort_unstable();
+    // Whoever has a request is dearer than some of the 32 that are drawn, until few have none.
+    let twice = firsts.windows(2).filter(|pair| pair[0] == pair[1]).count();
+    assert!(twice < 20, "{twice}");
 }
 
 /// Predicted milliseconds of a second request, while the only pod shows one in its queue.
@@ -341,10 +413,8 @@ fn a_trusted_header_tells_the_model_where_the_body_does_not() {
     publish(&store, "b", "base-b", &["10.0.1.1:80"], 1);
     let mut view = view(TWO, 1);
     let steering = Steering {
-        session: None,
-        pool: None,
         model: Some("base-b".to_owned()),
-        subset: None,
+        ..Steering::default()
     };
     for (body, expected) in [(None, "b"), (Some("known"), "b"), (Some("base-a"), "a")] {
         let decision = decide_on(&mut view, &store, 1, &chat(body), &steering, 10);

@@ -443,3 +443,14 @@ mod properties {
         }
     }
 }
+
+#[test]
+fn an_endpoint_has_its_zone_and_its_node_as_labels() {
+    let of = service(&[]);
+    let mut bare = ready("10.0.0.2", "b");
+    bare["zone"] = json!(null);
+    bare.as_object_mut().unwrap().remove("nodeName");
+    let found = read(&[slice(http(), &[ready("10.0.0.1", "a"), bare])], &of).unwrap();
+    assert_eq!(found[0].labels, ["zone=a", "node=node-1"]);
+    assert!(found[1].labels.is_empty());
+}

@@ -27,6 +27,19 @@ fn texts_and_objects_may_be_mixed() {
 }
 
 #[test]
+fn labels_are_read_where_a_config_could_name_them() {
+    let page = br#"[{"address": "10.0.0.1:80", "labels": {"role": "decode", "zone": "a b", "": "x"}},
+        {"address": "10.0.0.2:80", "labels": null}, {"address": "10.0.0.3:80", "labels": {}}]"#;
+    let read = read(page).unwrap();
+    let labels: Vec<&[String]> = read.iter().map(|pod| pod.labels.as_slice()).collect();
+    assert_eq!(labels, [&["role=decode".to_owned()][..], &[], &[]]);
+    for wrong in [r#"["role"]"#, r#"{"role": 1}"#] {
+        let page = format!(r#"[{{"address": "10.0.0.1:80", "labels": {wrong}}}]"#);
+        assert_eq!(super::read(page.as_bytes()), Err(DiscoveryError::NotAList), "{wrong}");
+    }
+}
+
+#[test]
 fn an_empty_list_is_an_answer() {
     assert_eq!(read(b"[]"), Ok(vec![]));
 }

@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::config::{Asks, Family, Service};
+use crate::config::{Asks, Family, Labelled, Service};
 use crate::limits::DISCOVERY_PAGE_MAX_BYTES;
-use crate::table::Readiness;
+use crate::table::{NameId, Readiness};
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -304,4 +304,60 @@ fn another_poller_keeps_the_pods_of_a_list() {
     second.send(Event::Adopt(&table));
     second.tick(silent);
     assert_eq!(second.table().pods, table.pods);
+}
+
+#[test]
+fn a_pod_keeps_the_labels_that_the_config_asks_for() {
+    let mut pool = json_pool();
+    pool.routing.require = vec!["role=decode".into()];
+    pool.routing.retry_apart = Some("zone".into());
+    pool.labels = vec![Labelled {
+        label: "zone=a".into(),
+        pods: vec!["10.0.0.2:8000".parse().unwrap()],
+        ranges: vec!["10.1.0.0/16".parse().unwrap()],
+    }];
+    #[track_caller]
+    fn check(table: &Table, expected: &[&[&str]]) {
+        let names = |row: &PodRow| -> Vec<String> {
+            let name = |id: &NameId| table.names[usize::from(id.0)].clone();
+            row.labels.iter().map(name).collect()
+        };
+        assert_eq!(table.pods.iter().map(names).collect::<Vec<_>>(), expected);
+    }
+    let list = r#"[{"address": "10.0.0.1:8000", "labels": {"role": "decode", "zone": "b", "team": "x"}},
+        "10.0.0.2:8000", "10.1.0.3:8000"]"#;
+    let mut rig = Rig::new(&pool);
+    run(&mut rig, 2_000, |_| (200, list.to_owned()));
+    let expected: [&[&str]; 3] = [&["role=decode", "zone=b"], &["zone=a"], &["zone=a"]];
+    check(rig.table(), &expected);
+    // The next poller has them from the table, before it asked anybody.
+    let mut second = Rig::new(&pool);
+    second.now = rig.now;
+    second.send(Event::Adopt(rig.table()));
+    second.tick(silent);
+    check(second.table(), &expected);
+    let other = list.replace("decode", "prefill");
+    run(&mut rig, 2_000, |_| (200, other.clone()));
+    check(rig.table(), &[&["role=prefill", "zone=b"], &["zone=a"], &["zone=a"]]);
+    assert!(
+        !rig.table().names.iter().any(|name| name == "role=decode"),
+        "nobody has it any more"
+    );
+}
+
+#[test]
+fn a_pod_is_new_when_it_is_first_read_and_when_it_is_ready_again() {
+    let list = |ready: bool| format!(r#"[{{"address": "10.0.0.1:8000", "ready": {ready}}}]"#);
+    let mut rig = Rig::new(&json_pool());
+    run(&mut rig, 3_000, |_| (200, list(true)));
+    let first = rig.row("10.0.0.1:8000").since;
+    assert!(
+        first.0 >= START && first.0 < START + 2_000,
+        "its first page came within a second"
+    );
+    run(&mut rig, 3_000, |_| (200, list(false)));
+    assert_eq!(rig.row("10.0.0.1:8000").since, first);
+    let again = rig.now;
+    run(&mut rig, 3_000, |_| (200, list(true)));
+    assert!(rig.row("10.0.0.1:8000").since.0 >= again);
 }

@@ -31,6 +31,8 @@ const TOLD: &str = "domains: [\"*\"]
                         - { header: { key: x-scenario-decision, value: \"%FILTER_STATE(wasm.berth:PLAIN)%\" } }";
 /// Waits shorter than this are the pause between two requests, and stand for nothing else.
 const PAUSE_MILLIS: u64 = 100;
+/// Time for a request that may go to go: ticks, and a machine that is busy.
+const LEAVES_WITHIN: Duration = Duration::from_secs(20);
 /// Bytes of a piece of a body without a declared length.
 const PIECE: usize = 64 << 10;
 
@@ -42,7 +44,10 @@ pub struct Gateway {
     /// Bodies are rewritten.
     rewrites: bool,
     idle: [Vec<Connection>; WORKERS],
+    /// Requests may be held.
+    queues: bool,
     flights: BTreeMap<u64, Flight>,
+    waiting: BTreeMap<u64, Waiting>,
     /// Pages of each pod, and models pages of all, that must be read before the next wait is over.
     due: Option<Due>,
     complaints: Vec<String>,
@@ -65,6 +70,13 @@ struct Flight {
     why: String,
     head: Coming,
     body: Option<Incoming>,
+}
+
+/// A request that the proxy holds.
+struct Waiting {
+    connection: Connection,
+    head: Coming,
+    body: Vec<u8>,
 }
 
 /// A response on its way.
@@ -95,7 +107,12 @@ impl Gateway {
         Ok(Self {
             due: Some(due),
             idle: Default::default(),
+            queues: scenario
+                .top
+                .get("admission")
+                .is_some_and(|admission| admission["queue"]["enabled"] == true),
             flights: BTreeMap::new(),
+            waiting: BTreeMap::new(),
             complaints: Vec::new(),
             pods,
             envoy,
@@ -228,9 +245,11 @@ impl Gateway {
 
     /// Envoy, and so the filter, has done with all requests but those in flight.
     async fn calm(&self) -> Result<()> {
-        let open = self.flights.len() as u64;
         self.envoy
             .until("the end of a request", async || {
+                // One that waited may have been answered by now.
+                let waiting = self.waiting.values().filter(|waiting| !waiting.head.is_finished());
+                let open = (self.flights.len() + waiting.count()) as u64;
                 Ok(self.envoy.stat("http.gateway.downstream_rq_active").await? == Some(open))
             })
             .await
@@ -266,6 +285,7 @@ impl Gateway {
         self.pods.doors();
         self.pods.expect(id, request.stream);
         let mut connection = self.connection(worker).await?;
+        let held = if self.queues { Some(self.held().await?) } else { None };
         let sent = connection.sender.send_request(made(id, request, &self.pods)?);
         let mut head: Coming = tokio::spawn(sent);
         tokio::select! {
@@ -273,31 +293,88 @@ impl Gateway {
                 if !self.rewrites && arrival.body != request.bytes() {
                     self.complaints.push(format!("request {id}: {} got another body", arrival.pod));
                 }
-                let seen = self.with_pod(&arrival);
-                let why = seen.why.clone();
-                self.flights.insert(id, Flight { connection, arrival, why, head, body: None });
-                Ok(seen)
+                Ok(self.arrived(id, connection, head, arrival))
             }
-            answer = &mut head => {
-                let answer = answer??;
-                let header = |name: &str| answer.headers().get(name).and_then(|value| value.to_str().ok());
-                let mut seen = Seen {
-                    status: Some(answer.status().as_u16()),
-                    reason: header(names::REASON).map(str::to_owned),
-                    why: header(names::DECISION).unwrap_or_default().to_owned(),
-                    ..Seen::default()
-                };
-                let body = answer.into_body().collect().await?.to_bytes();
-                seen.answer = String::from_utf8_lossy(&body).into_owned();
-                self.idle[connection.worker].push(connection);
-                self.calm().await?;
-                if seen.reason.as_deref() == Some("model-unknown") {
-                    // The poller looks again at once.
-                    let reads = self.stat("models_reads").await?;
-                    let pods = self.pods.read().len() as u64;
-                    self.due.get_or_insert_default().models = reads + pods;
+            answer = &mut head => self.answered(connection, answer??).await,
+            held = self.until_held(held) => {
+                held?;
+                self.waiting.insert(id, Waiting { connection, head, body: request.bytes() });
+                Ok(Seen { waits: true, ..Seen::default() })
+            }
+        }
+    }
+
+    /// Requests that were held so far.
+    async fn held(&self) -> Result<u64> {
+        let text = self.envoy.stats("held$").await?;
+        Ok(text
+            .lines()
+            .filter_map(|line| line.rsplit_once(": ")?.1.trim().parse::<u64>().ok())
+            .sum())
+    }
+
+    /// Until there is one more. Never, where nothing is held.
+    async fn until_held(&self, before: Option<u64>) -> Result<()> {
+        let Some(before) = before else {
+            return std::future::pending().await;
+        };
+        while self.held().await? == before {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+
+    fn arrived(&mut self, id: u64, connection: Connection, head: Coming, arrival: Arrival) -> Seen {
+        let seen = self.with_pod(&arrival);
+        let why = seen.why.clone();
+        let flight = Flight {
+            connection,
+            arrival,
+            why,
+            head,
+            body: None,
+        };
+        self.flights.insert(id, flight);
+        seen
+    }
+
+    async fn answered(&mut self, connection: Connection, answer: Response<Incoming>) -> Result<Seen> {
+        let header = |name: &str| answer.headers().get(name).and_then(|value| value.to_str().ok());
+        let mut seen = Seen {
+            status: Some(answer.status().as_u16()),
+            reason: header(names::REASON).map(str::to_owned),
+            why: header(names::DECISION).unwrap_or_default().to_owned(),
+            ..Seen::default()
+        };
+        let body = answer.into_body().collect().await?.to_bytes();
+        seen.answer = String::from_utf8_lossy(&body).into_owned();
+        self.idle[connection.worker].push(connection);
+        self.calm().await?;
+        if seen.reason.as_deref() == Some("model-unknown") {
+            // The poller looks again at once.
+            let reads = self.stat("models_reads").await?;
+            let pods = self.pods.read().len() as u64;
+            self.due.get_or_insert_default().models = reads + pods;
+        }
+        Ok(seen)
+    }
+
+    /// What becomes of a request that waits, within a time in which it must.
+    async fn came(&mut self, id: u64) -> Result<Option<Seen>> {
+        let Some(mut waiting) = self.waiting.remove(&id) else {
+            return Ok(None);
+        };
+        tokio::select! {
+            arrival = self.pods.arrival(id) => {
+                if !self.rewrites && arrival.body != waiting.body {
+                    self.complaints.push(format!("request {id}: {} got another body", arrival.pod));
                 }
-                Ok(seen)
+                Ok(Some(self.arrived(id, waiting.connection, waiting.head, arrival)))
+            }
+            answer = &mut waiting.head => Ok(Some(self.answered(waiting.connection, answer??).await?)),
+            () = tokio::time::sleep(LEAVES_WITHIN) => {
+                self.waiting.insert(id, waiting);
+                Ok(None)
             }
         }
     }
@@ -324,6 +401,11 @@ impl Gateway {
 
     async fn proceed(&mut self, id: u64, then: Then) -> Result<()> {
         let Some(mut flight) = self.flights.remove(&id) else {
+            if let Some(waiting) = self.waiting.remove(&id) {
+                waiting.head.abort();
+                waiting.connection.driver.abort();
+                self.calm().await?;
+            }
             return Ok(());
         };
         if then == Then::ClientLeaves {
@@ -409,6 +491,10 @@ impl Proxy for Gateway {
 
     fn go_on(&mut self, id: u64, then: Then) {
         self.run("answer", async |gateway| gateway.proceed(id, then).await);
+    }
+
+    fn left(&mut self, id: u64) -> Option<Seen> {
+        self.run("leave", async |gateway| gateway.came(id).await)
     }
 
     fn log(&self) -> Vec<String> {

@@ -6,11 +6,11 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use berth_filter_routing::decision::{Action, explain};
+use berth_filter_routing::decision::{Action, Decision, explain};
 use berth_filter_routing::header;
 use berth_filter_routing::ledger::Outcome;
 use berth_filter_routing::prefix::{Blocks, Hasher};
-use berth_filter_routing::request::{Facts, Head, HeadVerdict, PassReason, asks_for_models, classify};
+use berth_filter_routing::request::{Api, Facts, Head, HeadVerdict, PassReason, asks_for_models, classify};
 use berth_filter_routing::view::{self, Steering, View};
 use berth_shared_state::config::Config;
 use berth_shared_state::limits::TICK;
@@ -23,10 +23,11 @@ use berth_tests_it::play::{Proxy, Seen, WORKERS};
 use berth_tests_it::scenario::{Life, Request, Says, Scenario, Then};
 use berth_tests_it::world::{Attempt, Shared, World};
 
-use super::{LATENCY_MILLIS, START_MILLIS, address, document};
+use super::{LATENCY_MILLIS, Lot, START_MILLIS, document};
 
 /// See the module.
 pub struct Core {
+    lot: Lot,
     config: Rc<Config>,
     world: Shared,
     store: MemoryStore,
@@ -39,7 +40,17 @@ pub struct Core {
     calls: u64,
     views: Vec<View>,
     flights: BTreeMap<u64, Flight>,
+    waiting: BTreeMap<u64, Waiting>,
+    /// Decisions on those that waited.
+    left: BTreeMap<u64, Decision>,
     log: Vec<String>,
+}
+
+#[derive(Clone, Copy)]
+struct Waiting {
+    worker: usize,
+    streams: bool,
+    api: Option<Api>,
 }
 
 struct Flight {
@@ -51,12 +62,13 @@ struct Flight {
 
 impl Core {
     /// The scenario's proxy, with its first pages read if there is a service.
-    pub fn new(scenario: &Scenario) -> Result<Self, String> {
-        let (_, config) = document(scenario, None)?;
+    pub fn new(scenario: &Scenario, lot: Lot) -> Result<Self, String> {
+        let (_, config) = document(scenario, lot, None)?;
         let config = Rc::new(config);
-        let world = World::new(scenario, START_MILLIS as f64 / 1000.0, address)?;
-        let view = |worker| View::new(Rc::clone(&config), worker, worker);
+        let world = World::new(scenario, START_MILLIS as f64 / 1000.0, |index| lot.address(index))?;
+        let view = |worker| View::new(Rc::clone(&config), worker, lot.seed(worker));
         let mut core = Self {
+            lot,
             world: Rc::new(RefCell::new(world)),
             store: MemoryStore::default(),
             now: UnixMillis(START_MILLIS),
@@ -66,6 +78,8 @@ impl Core {
             calls: 0,
             views: (1..=WORKERS as u64).map(view).collect(),
             flights: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            left: BTreeMap::new(),
             log: Vec::new(),
             config,
         };
@@ -84,6 +98,7 @@ impl Core {
         }
         for view in &mut self.views {
             view.tick(&self.store, self.now);
+            self.left.extend(view.release(&self.store, self.now));
         }
     }
 
@@ -143,20 +158,21 @@ fn answer(world: &World, pool: &str, call: &Call, now: UnixMillis) -> (Millis, P
 }
 
 /// What the glue makes of a request's head and body.
-fn read(head: &Head<'_>, body: &[u8], hold: usize) -> Result<(Facts, Blocks), PassReason> {
+fn read(head: &Head<'_>, body: &[u8], hold: usize) -> Result<(Facts, Blocks, Option<usize>), PassReason> {
     let mut hasher = Hasher::default();
-    let facts = match classify(head, hold) {
+    let read = match classify(head, hold) {
         HeadVerdict::Pass(reason) => Err(reason),
         HeadVerdict::Hold(mut reader) if body.len() >= reader.bound() => {
             reader.feed(&body[..reader.bound()], &mut hasher);
-            Ok(reader.facts())
+            Ok((reader.facts(), None))
         }
         HeadVerdict::Hold(mut reader) => {
             reader.feed(body, &mut hasher);
-            Ok(reader.finish())
+            Ok((reader.finish(), Some(body.len())))
         }
     };
-    Ok((facts?, hasher.finish()))
+    let (facts, whole) = read?;
+    Ok((facts, hasher.finish(), whole))
 }
 
 /// The answer to a question for models, if it is one and something is known.
@@ -191,6 +207,10 @@ impl Proxy for Core {
                 self.tick();
             }
         }
+    }
+
+    fn pause(&mut self) {
+        self.wait(self.lot.pace());
     }
 
     fn set(&mut self, pod: &str, keys: &serde_json::Value) -> Result<(), String> {
@@ -230,15 +250,11 @@ impl Proxy for Core {
         if let Some(answer) = listed(view, &self.store, &head, self.now) {
             return answer;
         }
-        let facts = read(&head, &body, self.config.body.hold_bytes).and_then(|(facts, prompt)| {
-            let lacks = view.lacks_model(&facts, &steering);
-            if lacks {
-                Err(PassReason::BodyTooLarge)
-            } else {
-                Ok((facts, prompt))
-            }
+        let facts = read(&head, &body, self.config.body.hold_bytes).and_then(|read| {
+            let lacks = view.lacks_model(&read.0, &steering);
+            if lacks { Err(PassReason::BodyTooLarge) } else { Ok(read) }
         });
-        let (facts, prompt) = match facts {
+        let (facts, prompt, body) = match facts {
             Ok(read) => read,
             Err(reason) => {
                 return Seen {
@@ -252,6 +268,7 @@ impl Proxy for Core {
             facts: &facts,
             prompt: &prompt,
             steering: &steering,
+            body,
             in_full: true,
         };
         let decision = view.decide(&self.store, &asked, self.now);
@@ -260,15 +277,76 @@ impl Proxy for Core {
         {
             self.refresh[pool] = true;
         }
+        let waiting = Waiting {
+            worker,
+            streams: request.stream,
+            api: facts.api,
+        };
+        self.became(id, waiting, &decision)
+    }
+
+    fn go_on(&mut self, id: u64, then: Then) {
+        let Some(mut flight) = self.flights.remove(&id) else {
+            if let Some(waiting) = self.waiting.remove(&id) {
+                self.views[waiting.worker].on_end(&self.store, id, Outcome::Abandoned, self.now);
+            }
+            return;
+        };
+        let worker = flight.worker;
+        let (view, store, now) = (&mut self.views[flight.worker], &self.store, self.now);
+        let Attempt {
+            pod,
+            attempts,
+            status,
+            says,
+        } = flight.attempt.clone();
+        if then == Then::ClientLeaves {
+            self.world.borrow_mut().count(&pod, false);
+            view.on_end(store, id, Outcome::Abandoned, now);
+            return self.release(worker);
+        }
+        if !flight.answered {
+            flight.answered = true;
+            let serving = self.world.borrow().address(&pod).and_then(|at| at.parse().ok());
+            view.on_upstream(store, id, serving.expect("an address"), Some(attempts), now);
+            view.on_first_byte(store, id, status, flight.streams && status == 200, now);
+        }
+        if then == Then::FirstToken {
+            self.flights.insert(id, flight);
+        } else {
+            self.world.borrow_mut().count(&pod, false);
+            view.on_end(store, id, Outcome::of_status(status, says.contains("context")), now);
+            self.release(worker);
+        }
+    }
+
+    fn left(&mut self, id: u64) -> Option<Seen> {
+        let decision = self.left.remove(&id)?;
+        let waiting = self.waiting.remove(&id)?;
+        Some(self.became(id, waiting, &decision))
+    }
+
+    fn log(&self) -> Vec<String> {
+        self.log.clone()
+    }
+}
+
+impl Core {
+    fn release(&mut self, worker: usize) {
+        self.left.extend(self.views[worker].release(&self.store, self.now));
+    }
+
+    /// What a decision makes of a request.
+    fn became(&mut self, id: u64, request: Waiting, decision: &Decision) -> Seen {
         let mut seen = Seen {
-            why: header::decision(&decision),
+            why: header::decision(decision),
             table: explain::table(&decision.why),
             ..Seen::default()
         };
-        match decision.action {
+        match &decision.action {
             Action::Pass(reason) => seen.pass = Some(reason.as_str().to_owned()),
             Action::Reply(refusal) => {
-                seen.answer = header::body(&refusal, facts.api);
+                seen.answer = header::body(refusal, request.api);
                 seen.status = Some(refusal.status);
                 seen.reason = Some(refusal.reason.as_str().to_owned());
             }
@@ -282,47 +360,16 @@ impl Proxy for Core {
                     .borrow()
                     .walk(&seen.list)
                     .expect("routed to the scenario's pods");
-                self.fly(id, worker, request.stream, attempt, &mut seen);
+                self.fly(id, request.worker, request.streams, attempt, &mut seen);
+            }
+            Action::Hold => {
+                seen.waits = true;
+                self.waiting.insert(id, request);
             }
         }
         seen
     }
 
-    fn go_on(&mut self, id: u64, then: Then) {
-        let Some(mut flight) = self.flights.remove(&id) else {
-            return;
-        };
-        let (view, store, now) = (&mut self.views[flight.worker], &self.store, self.now);
-        let Attempt {
-            pod,
-            attempts,
-            status,
-            says,
-        } = flight.attempt.clone();
-        if then == Then::ClientLeaves {
-            self.world.borrow_mut().count(&pod, false);
-            return view.on_end(store, id, Outcome::Abandoned, now);
-        }
-        if !flight.answered {
-            flight.answered = true;
-            let serving = self.world.borrow().address(&pod).and_then(|at| at.parse().ok());
-            view.on_upstream(store, id, serving.expect("an address"), Some(attempts), now);
-            view.on_first_byte(store, id, status, flight.streams && status == 200, now);
-        }
-        if then == Then::FirstToken {
-            self.flights.insert(id, flight);
-        } else {
-            self.world.borrow_mut().count(&pod, false);
-            view.on_end(store, id, Outcome::of_status(status, says.contains("context")), now);
-        }
-    }
-
-    fn log(&self) -> Vec<String> {
-        self.log.clone()
-    }
-}
-
-impl Core {
     /// The request is with a pod, or no pod could be reached.
     fn fly(&mut self, id: u64, worker: usize, streams: bool, attempt: Attempt, seen: &mut Seen) {
         if attempt.status == 0 {

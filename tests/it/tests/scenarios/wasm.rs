@@ -20,7 +20,7 @@ use berth_tests_it::scenario::{LIST_CLUSTER, Life, Request, Says, Scenario, Then
 use berth_tests_it::world::{Attempt, Shared, World};
 use serde_json::{Value, json};
 
-use super::{LATENCY_MILLIS, START_MILLIS, address, document};
+use super::{LATENCY_MILLIS, Lot, START_MILLIS, document};
 
 /// The vm_id that filter and service share.
 pub const VM_ID: &str = "berth";
@@ -36,6 +36,8 @@ pub struct Wasm {
     pub world: Shared,
     document: String,
     flights: BTreeMap<u64, Flight>,
+    /// Streams that the filter holds, and whether a stream was asked for.
+    waiting: BTreeMap<u64, (Stream, bool)>,
 }
 
 struct Flight {
@@ -128,8 +130,10 @@ impl Wasm {
         if dialect != Dialect::Envoy && scenario.steps.iter().any(|step| step.service.is_some()) {
             return Err("an nginx has no service".to_owned());
         }
-        let (document, config) = document(scenario, named(dialect))?;
-        let world = World::new(scenario, START_MILLIS as f64 / 1000.0, address)?;
+        let (document, config) = document(scenario, Lot::default(), named(dialect))?;
+        let world = World::new(scenario, START_MILLIS as f64 / 1000.0, |index| {
+            Lot::default().address(index)
+        })?;
         let world = Rc::new(RefCell::new(world));
         let mut host = process_of(Settings {
             // Of nginx: client_body_buffer_size, as it is rendered.
@@ -153,6 +157,7 @@ impl Wasm {
             world,
             document,
             flights: BTreeMap::new(),
+            waiting: BTreeMap::new(),
         };
         match dialect {
             Dialect::Envoy if scenario.without_service => {}
@@ -271,62 +276,15 @@ impl Proxy for Wasm {
             .passed()
             .into_iter()
             .find(|(reason, count)| before.get(reason).unwrap_or(&0) < count);
-        let mut seen = Seen {
-            pass: pass.map(|(reason, _)| reason),
-            why: match self.dialect {
-                Dialect::Envoy => stream.filter_state("wasm.berth"),
-                _ => stream.variable(names::VARIABLE_DECISION),
-            }
-            .map_or_else(String::new, |why| String::from_utf8_lossy(&why).into()),
-            ..Seen::default()
-        };
-        if stream.is_refused() {
-            let sent = stream.downstream().unwrap_or_default();
-            seen.status = stream.status().map(|status| status as u16);
-            seen.answer = String::from_utf8_lossy(&sent.body).into_owned();
-            seen.reason = sent.headers.get(names::REASON).map(str::to_owned);
-            return seen;
-        }
-        let Some(upstream) = stream.upstream() else {
-            seen.why.push_str(" (held for ever)");
-            return seen;
-        };
-        let text = |(name, value): (&str, &[u8])| (name.to_owned(), String::from_utf8_lossy(value).into_owned());
-        seen.upstream = upstream.headers.iter().map(text).collect();
-        seen.body = String::from_utf8_lossy(&upstream.body).into_owned();
-        let list = upstream
-            .headers
-            .get(names::DESTINATION_ENDPOINT)
-            .map(|list| list.split(',').take(PODS_MAX));
-        seen.list = list
-            .into_iter()
-            .flatten()
-            .map(|at| self.world.borrow().name(at))
-            .collect();
-        let mut tried = seen.list.clone();
-        if self.dialect != Dialect::Envoy {
-            // nginx dials one pod, and goes to no other.
-            tried.truncate(1);
-        }
-        if self.dialect == Dialect::WasmX {
-            let target = stream.variable(names::VARIABLE_TARGET).unwrap_or_default();
-            let first = tried.first().and_then(|pod| self.world.borrow().address(pod));
-            assert_eq!(
-                String::from_utf8_lossy(&target),
-                first.unwrap_or_default(),
-                "the pod to dial"
-            );
-        }
-        let attempt = self.world.borrow().walk(&tried);
-        match attempt {
-            Some(attempt) => self.fly(id, stream, request.stream, attempt, &mut seen),
-            None => stream.respond(&mut self.host, 200, [("content-type", "application/json")], b"{}"),
-        }
-        seen
+        let pass = pass.map(|(reason, _)| reason);
+        self.became(id, stream, request.stream, pass)
     }
 
     fn go_on(&mut self, id: u64, then: Then) {
         let Some(mut flight) = self.flights.remove(&id) else {
+            if let Some((stream, _)) = self.waiting.remove(&id) {
+                stream.reset(&mut self.host);
+            }
             return;
         };
         let (stream, host) = (flight.stream.clone(), &mut self.host);
@@ -358,6 +316,12 @@ impl Proxy for Wasm {
         }
     }
 
+    fn left(&mut self, id: u64) -> Option<Seen> {
+        let (stream, streams) = self.waiting.remove(&id)?;
+        let seen = self.became(id, stream, streams, None);
+        (!seen.waits).then_some(seen)
+    }
+
     fn log(&self) -> Vec<String> {
         self.host.log().into_iter().map(|line| line.text).collect()
     }
@@ -380,6 +344,63 @@ impl Proxy for Wasm {
 }
 
 impl Wasm {
+    /// What has become of a stream by now.
+    fn became(&mut self, id: u64, stream: Stream, streams: bool, pass: Option<String>) -> Seen {
+        let mut seen = Seen {
+            pass,
+            why: match self.dialect {
+                Dialect::Envoy => stream.filter_state("wasm.berth"),
+                _ => stream.variable(names::VARIABLE_DECISION),
+            }
+            .map_or_else(String::new, |why| String::from_utf8_lossy(&why).into()),
+            ..Seen::default()
+        };
+        if stream.is_refused() {
+            let sent = stream.downstream().unwrap_or_default();
+            seen.status = stream.status().map(|status| status as u16);
+            seen.answer = String::from_utf8_lossy(&sent.body).into_owned();
+            seen.reason = sent.headers.get(names::REASON).map(str::to_owned);
+            return seen;
+        }
+        let Some(upstream) = stream.upstream() else {
+            seen.waits = true;
+            self.waiting.insert(id, (stream, streams));
+            return seen;
+        };
+        let text = |(name, value): (&str, &[u8])| (name.to_owned(), String::from_utf8_lossy(value).into_owned());
+        seen.upstream = upstream.headers.iter().map(text).collect();
+        seen.body = String::from_utf8_lossy(&upstream.body).into_owned();
+        let list = upstream
+            .headers
+            .get(names::DESTINATION_ENDPOINT)
+            .map(|list| list.split(',').take(PODS_MAX));
+        seen.list = list
+            .into_iter()
+            .flatten()
+            .map(|at| self.world.borrow().name(at))
+            .collect();
+        let mut tried = seen.list.clone();
+        if self.dialect != Dialect::Envoy {
+            // nginx dials one pod, and goes to no other.
+            tried.truncate(1);
+        }
+        if self.dialect == Dialect::WasmX {
+            let target = stream.variable(names::VARIABLE_TARGET).unwrap_or_default();
+            let first = tried.first().and_then(|pod| self.world.borrow().address(pod));
+            assert_eq!(
+                String::from_utf8_lossy(&target),
+                first.unwrap_or_default(),
+                "the pod to dial"
+            );
+        }
+        let attempt = self.world.borrow().walk(&tried);
+        match attempt {
+            Some(attempt) => self.fly(id, stream, streams, attempt, &mut seen),
+            None => stream.respond(&mut self.host, 200, [("content-type", "application/json")], b"{}"),
+        }
+        seen
+    }
+
     /// The request is with a pod, or no pod could be reached and the proxy says so.
     fn fly(&mut self, id: u64, stream: Stream, streams: bool, attempt: Attempt, seen: &mut Seen) {
         let at = self.world.borrow().address(&attempt.pod).expect("a pod");

@@ -1,5 +1,6 @@
 //! Deciding is total: no input, however absurd, is without an answer.
 
+use berth_shared_state::config::{Caps, Routing};
 use berth_shared_state::pod::PodAddress;
 use berth_shared_state::snapshot::Freshness;
 use berth_shared_state::table::{ActiveAdapters, Models, NameId};
@@ -9,7 +10,7 @@ use super::world::Pod;
 use super::*;
 
 fn adapters() -> impl Strategy<Value = Vec<NameId>> {
-    prop::collection::vec((0_u16..5).prop_map(NameId), 0..4)
+    prop::collection::vec((0_u16..8).prop_map(NameId), 0..4)
 }
 
 fn millis() -> impl Strategy<Value = UnixMillis> {
@@ -37,16 +38,11 @@ fn own() -> impl Strategy<Value = OwnLoad> {
     })
 }
 
-fn pod() -> impl Strategy<Value = Pod> {
-    let gauges = (
-        any::<Option<u32>>(),
-        any::<Option<u32>>(),
-        any::<Option<f32>>(),
-        any::<Option<u64>>(),
-        any::<u16>(),
-        any::<Option<bool>>(),
-    );
-    let state = (
+/// How a pod is, and how it was read.
+type State = (Readiness, Trend, Status, Option<Engine>, Option<UnixMillis>, u32);
+
+fn state() -> impl Strategy<Value = State> {
+    (
         prop::sample::select(vec![
             Readiness::Unknown,
             Readiness::Ready,
@@ -58,6 +54,17 @@ fn pod() -> impl Strategy<Value = Pod> {
         prop::sample::select(vec![None, Some(Engine::Vllm), Some(Engine::LlamaCpp)]),
         prop::option::of(millis()),
         any::<u32>(),
+    )
+}
+
+fn pod() -> impl Strategy<Value = Pod> {
+    let gauges = (
+        any::<Option<u32>>(),
+        any::<Option<u32>>(),
+        any::<Option<f32>>(),
+        any::<Option<u64>>(),
+        any::<u16>(),
+        any::<Option<bool>>(),
     );
     let page = prop::option::of((millis(), adapters(), adapters(), any::<Option<u64>>()));
     let memory = (
@@ -66,43 +73,55 @@ fn pod() -> impl Strategy<Value = Pod> {
         prop::option::of((adapters(), adapters(), any::<Option<u32>>())),
         prop::option::of(adapters()),
     );
-    (0_usize..9, gauges, state, page, own(), memory, any::<[f32; 3]>()).prop_map(
-        |(index, gauges, state, page, own, memory, rates)| {
-            let mut pod = world::idle(index);
-            let load = &mut pod.row.load;
-            (load.running, load.waiting, load.kv_mean) = (gauges.0, gauges.1, gauges.2);
-            load.kv_capacity = gauges.3.map(Tokens);
-            (load.engines, load.sleeping) = (gauges.4, gauges.5);
-            (
-                pod.row.readiness,
-                pod.row.trend,
-                pod.row.load.status,
-                pod.row.load.engine,
-            ) = (state.0, state.1, state.2, state.3);
-            (pod.row.scraped_at, pod.row.failures) = (state.4, state.5);
-            pod.row.last_error = Some(ScrapeError::Unreachable);
-            pod.row.models = page.map(|(at, bases, adapters, longest)| Models {
-                at,
-                bases,
-                adapters: adapters.into_iter().map(|id| (id, None)).collect(),
-                max_model_len: longest.map(Tokens),
-            });
-            pod.row.activity = memory
-                .2
-                .map(|(running, waiting, max)| ActiveAdapters { running, waiting, max });
-            pod.row.resident = memory.3.map(|ids| ids.into_iter().map(|id| (id, Level::Gpu)).collect());
-            pod.row.rates.prompt_tokens = Some(rates[0]);
-            pod.row.rates.requests = Some(rates[1]);
-            pod.row.rates.cached_prompt_tokens = Some(rates[2]);
-            pod.recent = vec![(adapter_key("sql"), ago(5))];
-            Pod {
-                own,
-                rate: memory.0,
-                avoided_until: memory.1,
-                ..pod
-            }
-        },
+    let wishes = (adapters(), millis(), any::<bool>());
+    (
+        0_usize..9,
+        gauges,
+        state(),
+        page,
+        own(),
+        memory,
+        any::<[f32; 3]>(),
+        wishes,
     )
+        .prop_map(
+            |(index, gauges, state, page, own, memory, rates, (labels, since, session))| {
+                let mut pod = world::idle(index);
+                (pod.row.labels, pod.row.since, pod.session) = (labels, since, session);
+                let load = &mut pod.row.load;
+                (load.running, load.waiting, load.kv_mean) = (gauges.0, gauges.1, gauges.2);
+                load.kv_capacity = gauges.3.map(Tokens);
+                (load.engines, load.sleeping) = (gauges.4, gauges.5);
+                (
+                    pod.row.readiness,
+                    pod.row.trend,
+                    pod.row.load.status,
+                    pod.row.load.engine,
+                ) = (state.0, state.1, state.2, state.3);
+                (pod.row.scraped_at, pod.row.failures) = (state.4, state.5);
+                pod.row.last_error = Some(ScrapeError::Unreachable);
+                pod.row.models = page.map(|(at, bases, adapters, longest)| Models {
+                    at,
+                    bases,
+                    adapters: adapters.into_iter().map(|id| (id, None)).collect(),
+                    max_model_len: longest.map(Tokens),
+                });
+                pod.row.activity = memory
+                    .2
+                    .map(|(running, waiting, max)| ActiveAdapters { running, waiting, max });
+                pod.row.resident = memory.3.map(|ids| ids.into_iter().map(|id| (id, Level::Gpu)).collect());
+                pod.row.rates.prompt_tokens = Some(rates[0]);
+                pod.row.rates.requests = Some(rates[1]);
+                pod.row.rates.cached_prompt_tokens = Some(rates[2]);
+                pod.recent = vec![(adapter_key("sql"), ago(5))];
+                Pod {
+                    own,
+                    rate: memory.0,
+                    avoided_until: memory.1,
+                    ..pod
+                }
+            },
+        )
 }
 
 fn world() -> impl Strategy<Value = World> {
@@ -117,8 +136,9 @@ fn world() -> impl Strategy<Value = World> {
         any::<bool>(),
         any::<u32>(),
         subset,
+        wishes(),
     )
-        .prop_map(|(pods, at, resolver, rate, subset)| {
+        .prop_map(|(pods, at, resolver, rate, subset, wishes)| {
             let mut world = World {
                 pods,
                 subset,
@@ -126,9 +146,31 @@ fn world() -> impl Strategy<Value = World> {
             };
             world.discovery.at = at;
             world.pool.adapters.resolver = resolver;
-            world.pool.routing.prefill_tokens_per_second = rate;
+            world.pool.routing = Routing {
+                prefill_tokens_per_second: rate,
+                ..wishes
+            };
             world
         })
+}
+
+/// What an operator may ask for.
+fn wishes() -> impl Strategy<Value = Routing> {
+    let require = prop::option::of(prop::sample::select(vec!["role=decode", "zone=b", "tier=gold"]));
+    let requests = prop::option::of(1_u32..20);
+    let slow_start = prop::sample::select(vec![0, 1, 20_000, u64::MAX]);
+    (require, any::<bool>(), requests, any::<Option<u64>>(), slow_start).prop_map(
+        |(require, apart, requests, tokens, slow_start)| Routing {
+            require: require.map(str::to_owned).into_iter().collect(),
+            retry_apart: apart.then(|| "zone".to_owned()),
+            caps: Caps {
+                requests,
+                tokens: tokens.map(Tokens),
+            },
+            slow_start: Millis(slow_start),
+            ..world::pool().routing
+        },
+    )
 }
 
 /// May the pod be an endpoint at all?
@@ -170,6 +212,7 @@ proptest! {
             }
             Action::Reply(refusal) => prop_assert!(matches!(refusal.status, 404 | 503)),
             Action::Pass(reason) => prop_assert_eq!(*reason, Reason::DiscoveryStale),
+            Action::Hold => prop_assert!(false, "nobody asked for room"),
         }
     }
 

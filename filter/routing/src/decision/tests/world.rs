@@ -15,7 +15,12 @@ pub const NOW: UnixMillis = UnixMillis(10_000_000);
 pub const BASE: NameId = NameId(0);
 pub const SQL: NameId = NameId(1);
 pub const FR: NameId = NameId(2);
-const NAMES: [&str; 3] = ["llama", "sql", "fr"];
+/// Labels.
+pub const DECODE: NameId = NameId(3);
+pub const PREFILL: NameId = NameId(4);
+pub const ZONE_A: NameId = NameId(5);
+pub const ZONE_B: NameId = NameId(6);
+const NAMES: [&str; 7] = ["llama", "sql", "fr", "role=decode", "role=prefill", "zone=a", "zone=b"];
 
 /// A pod's row and what the ledger has of it.
 #[derive(Clone, Debug)]
@@ -23,6 +28,7 @@ pub struct Pod {
     pub row: PodRow,
     pub own: OwnLoad,
     pub cached: f64,
+    pub session: bool,
     pub rate: Option<f64>,
     pub avoided_until: Option<UnixMillis>,
     pub recent: Vec<(u64, UnixMillis)>,
@@ -100,6 +106,7 @@ pub fn idle(index: usize) -> Pod {
         row,
         own: OwnLoad::default(),
         cached: 0.0,
+        session: false,
         rate: None,
         avoided_until: None,
         recent: Vec::new(),
@@ -227,6 +234,7 @@ impl World {
             own: pod.own,
             filled: Tokens(0),
             cached: pod.cached,
+            session: pod.session,
             rate: pod.rate,
             avoided_until: pod.avoided_until,
             adapters_in_use: &pod.in_use,
@@ -243,6 +251,7 @@ impl World {
             pool: &self.pool,
             snapshot: Some(&snapshot),
             pods: &self.facts(&snapshot),
+            drawn: None,
             facts: PoolFacts {
                 rate: None,
                 elsewhere: self.elsewhere,
@@ -250,6 +259,7 @@ impl World {
             },
             ask,
             subset: self.subset.as_deref(),
+            admit: None,
             now: NOW,
             in_full: true,
         };

@@ -129,7 +129,7 @@ impl World {
                     if request.streams {
                         request.answered = request.answered.or(Some(self.now));
                     }
-                    self.views[request.view].first_token(&self.store, request.id, false, true, now);
+                    self.views[request.view].first_token(&self.store, request.id, request.streams, true, now);
                 }
             }
             Op::Moved { request, pod } => {

@@ -1,0 +1,283 @@
+//! The requests of one pool and worker that wait.
+//!
+//! ```text
+//!  bands, highest first -> flows, each with credit -> requests, oldest first
+//! ```
+//! Deficit round robin with the smallest quantum: when no flow can pay its next request in tokens, all get
+//! the same credit, as much as the first needs that then can. So flows that wait side by side are served equal
+//! tokens, but for one request each. A flow that is empty is forgotten with its credit.
+//!
+//! Every request that came in goes out once: by [`Queue::go`], [`Queue::remove`], [`Queue::expired`], or as one
+//! that gives way to another ([`Queue::offer`]). Deliberately not here: whether there is room for one.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use berth_shared_state::config::Queue as Bounds;
+use berth_shared_state::units::{Millis, Tokens, UnixMillis};
+use hashbrown::HashMap;
+use serde::{Deserialize, Serialize};
+
+use crate::limits::QUEUE_FLOWS_MAX;
+
+#[cfg(test)]
+mod tests;
+
+/// The flow that those share who come when a band has its full number of flows.
+const OTHERS: u64 = u64::MAX;
+
+/// One that waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item<T> {
+    /// Unique among this worker's requests.
+    pub id: u64,
+    /// Its band.
+    pub priority: i16,
+    /// Its flow.
+    pub flow: u64,
+    /// What it costs its flow: tokens of prompt and expected output.
+    pub tokens: Tokens,
+    /// Bytes of its body, which the host keeps.
+    pub bytes: usize,
+    /// When it came.
+    pub since: UnixMillis,
+    /// How long it waits at most.
+    pub wait: Millis,
+    /// The request.
+    pub what: T,
+}
+
+/// How much waits in a band.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waiting {
+    /// The band.
+    pub priority: i16,
+    /// Requests.
+    pub requests: u32,
+    /// Their tokens.
+    pub tokens: Tokens,
+}
+
+#[derive(Debug)]
+struct Flow<T> {
+    key: u64,
+    /// Tokens that it was given and has not spent; never more than its first request costs.
+    credit: u64,
+    tokens: u64,
+    waiting: VecDeque<Item<T>>,
+}
+
+impl<T> Flow<T> {
+    /// Credit that its first request lacks.
+    fn lacks(&self) -> Option<u64> {
+        Some(self.waiting.front()?.tokens.0.saturating_sub(self.credit))
+    }
+}
+
+#[derive(Debug)]
+struct Band<T> {
+    /// None is empty. Who was served last is last.
+    flows: VecDeque<Flow<T>>,
+    requests: usize,
+    bytes: usize,
+}
+
+/// See above.
+#[derive(Debug)]
+pub struct Queue<T> {
+    bounds: Bounds,
+    /// None is empty.
+    bands: BTreeMap<i16, Band<T>>,
+    /// Band and flow of each.
+    places: HashMap<u64, (i16, u64)>,
+    bytes: usize,
+}
+
+impl<T> Queue<T> {
+    /// An empty one.
+    #[must_use]
+    pub fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            bands: BTreeMap::new(),
+            places: HashMap::new(),
+            bytes: 0,
+        }
+    }
+
+    /// Nobody waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Requests that wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The highest band where somebody waits.
+    #[must_use]
+    pub fn highest(&self) -> Option<i16> {
+        self.bands.keys().next_back().copied()
+    }
+
+    /// How much waits in each band, lowest first.
+    pub fn waiting(&self) -> impl Iterator<Item = Waiting> {
+        self.bands.iter().map(|(priority, band)| Waiting {
+            priority: *priority,
+            requests: u32::try_from(band.requests).unwrap_or(u32::MAX),
+            tokens: Tokens(
+                band.flows
+                    .iter()
+                    .fold(0, |sum: u64, flow| sum.saturating_add(flow.tokens)),
+            ),
+        })
+    }
+
+    /// Takes one in. Returned are those that give way, perhaps itself: while its band is over a bound, the youngest
+    /// of the flow with most tokens in it; while the whole is, the same of the lowest band.
+    pub fn offer(&mut self, item: Item<T>) -> Vec<Item<T>> {
+        if item.bytes > self.bounds.band_bytes || self.places.contains_key(&item.id) {
+            return vec![item];
+        }
+        let priority = item.priority;
+        self.push(item);
+        let mut gone = Vec::new();
+        while self
+            .bands
+            .get(&priority)
+            .is_some_and(|band| band.requests > self.bounds.band_requests || band.bytes > self.bounds.band_bytes)
+        {
+            gone.extend(self.give_way(priority));
+        }
+        while self.len() > self.bounds.max_requests || self.bytes > self.bounds.max_bytes {
+            let Some(lowest) = self.bands.keys().next().copied() else {
+                break;
+            };
+            gone.extend(self.give_way(lowest));
+        }
+        gone
+    }
+
+    /// Who goes next of a band, but of the flows named: the first of the flow that can pay, or that first could.
+    #[must_use]
+    pub fn next(&self, priority: i16, but: &[u64]) -> Option<&Item<T>> {
+        let flows = self.bands.get(&priority)?.flows.iter();
+        let open = flows.filter(|flow| !but.contains(&flow.key));
+        open.filter_map(|flow| Some((flow.lacks()?, flow.waiting.front()?)))
+            .min_by_key(|(lacks, _)| *lacks)
+            .map(|(_, item)| item)
+    }
+
+    /// Lets one go that is the first of its flow. Where its flow cannot pay, all of its band are given what it lacks;
+    /// so who is passed by, because there is no room for it yet, can pay before the others can again.
+    pub fn go(&mut self, id: u64) -> Option<Item<T>> {
+        let (priority, key) = *self.places.get(&id)?;
+        let band = self.bands.get_mut(&priority)?;
+        let at = band.flows.iter().position(|flow| flow.key == key)?;
+        let lacks = band.flows.get(at)?.lacks()?;
+        for flow in &mut band.flows {
+            let first = flow.waiting.front().map_or(0, |item| item.tokens.0);
+            flow.credit = flow.credit.saturating_add(lacks).min(first);
+        }
+        let mut flow = band.flows.remove(at)?;
+        let item = flow.waiting.pop_front();
+        if let Some(item) = &item {
+            flow.credit = flow.credit.saturating_sub(item.tokens.0);
+            flow.tokens = flow.tokens.saturating_sub(item.tokens.0);
+        }
+        if !flow.waiting.is_empty() {
+            band.flows.push_back(flow);
+        }
+        self.forget(item)
+    }
+
+    /// Takes one out: its client left.
+    pub fn remove(&mut self, id: u64) -> Option<Item<T>> {
+        let (priority, key) = *self.places.get(&id)?;
+        self.take(priority, key, |waiting| waiting.iter().position(|item| item.id == id))
+    }
+
+    /// Takes out those that waited long enough. Where the clock stepped back, they begin anew.
+    pub fn expired(&mut self, now: UnixMillis) -> Vec<Item<T>> {
+        let mut due = Vec::new();
+        let flows = self.bands.values_mut().flat_map(|band| band.flows.iter_mut());
+        for item in flows.flat_map(|flow| flow.waiting.iter_mut()) {
+            item.since = item.since.min(now);
+            if now.since(item.since) >= item.wait {
+                due.push(item.id);
+            }
+        }
+        due.into_iter().filter_map(|id| self.remove(id)).collect()
+    }
+
+    fn push(&mut self, mut item: Item<T>) {
+        self.bytes += item.bytes;
+        let band = self.bands.entry(item.priority).or_insert_with(|| Band {
+            flows: VecDeque::new(),
+            requests: 0,
+            bytes: 0,
+        });
+        band.requests += 1;
+        band.bytes += item.bytes;
+        let of = |key: u64| move |flow: &Flow<T>| flow.key == key;
+        let mut at = band.flows.iter().position(of(item.flow));
+        if at.is_none() && band.flows.len() >= QUEUE_FLOWS_MAX {
+            item.flow = OTHERS;
+            at = band.flows.iter().position(of(OTHERS));
+        }
+        self.places.insert(item.id, (item.priority, item.flow));
+        if let Some(flow) = at.and_then(|at| band.flows.get_mut(at)) {
+            flow.tokens = flow.tokens.saturating_add(item.tokens.0);
+            return flow.waiting.push_back(item);
+        }
+        band.flows.push_back(Flow {
+            key: item.flow,
+            credit: 0,
+            tokens: item.tokens.0,
+            waiting: VecDeque::from([item]),
+        });
+    }
+
+    /// Takes out the youngest of the flow with most tokens.
+    fn give_way(&mut self, priority: i16) -> Option<Item<T>> {
+        let band = self.bands.get(&priority)?;
+        let key = band.flows.iter().max_by_key(|flow| flow.tokens)?.key;
+        self.take(priority, key, |waiting| waiting.len().checked_sub(1))
+    }
+
+    fn take(
+        &mut self,
+        priority: i16,
+        key: u64,
+        which: impl FnOnce(&VecDeque<Item<T>>) -> Option<usize>,
+    ) -> Option<Item<T>> {
+        let band = self.bands.get_mut(&priority)?;
+        let at = band.flows.iter().position(|flow| flow.key == key)?;
+        let flow = band.flows.get_mut(at)?;
+        let item = which(&flow.waiting).and_then(|which| flow.waiting.remove(which));
+        if let Some(item) = &item {
+            flow.tokens = flow.tokens.saturating_sub(item.tokens.0);
+        }
+        if flow.waiting.is_empty() {
+            band.flows.remove(at);
+        }
+        self.forget(item)
+    }
+
+    /// One is out of its flow: neither the sums nor the places have it any more.
+    fn forget(&mut self, item: Option<Item<T>>) -> Option<Item<T>> {
+        let item = item?;
+        self.places.remove(&item.id);
+        self.bytes = self.bytes.saturating_sub(item.bytes);
+        if let Some(band) = self.bands.get_mut(&item.priority) {
+            band.requests = band.requests.saturating_sub(1);
+            band.bytes = band.bytes.saturating_sub(item.bytes);
+            if band.requests == 0 {
+                self.bands.remove(&item.priority);
+            }
+        }
+        Some(item)
+    }
+}

@@ -1,0 +1,234 @@
+//! The cookie by which a session finds the pod that served it last.
+//!
+//! ```text
+//!  berth-<pool>=<issued at, Unix seconds>.<tokens of the context>.<seal>       numbers in hex
+//!  seal = SipHash-2-4 of pod, time and tokens, under a key made of the secret and the pool's name
+//! ```
+//! The pod does not stand in it: its reader tries the seal with every pod of the pool, so a client learns no address,
+//! and a pod that is gone needs no rule. It holds everything, so proxies and workers share nothing but the secret.
+//!
+//! What a forger gains: without the secret one attempt in 2^64 / pods is believed. Who copies another client's cookie,
+//! or keeps an old one, makes one pod cheaper for his own requests while it counts, by what a context of that length
+//! costs; that pod still wins only while it is not busy. Nothing of a session can be read through it.
+//! Deliberately not here: where the secret comes from, and what the claim is worth.
+
+use core::hash::Hasher as _;
+use std::fmt::Write as _;
+
+use berth_shared_state::limits::AFFINITY_KEY_MIN_BYTES;
+use berth_shared_state::names::COOKIE_PREFIX;
+use berth_shared_state::pod::PodKey;
+use berth_shared_state::units::{Millis, Tokens, UnixMillis};
+use siphasher::sip::SipHasher24;
+use siphasher::sip128::{Hasher128, SipHasher24 as SipHasher128};
+
+use crate::limits::COOKIE_VALUE_MAX_BYTES;
+
+/// Digits of a seal.
+const SEAL_DIGITS: usize = 16;
+
+/// Seals cookies of one pool, and reads them.
+#[derive(Clone)]
+pub struct Sealer {
+    name: String,
+    key: [u8; 16],
+}
+
+impl core::fmt::Debug for Sealer {
+    /// Without the key.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Sealer")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a cookie says, if a pod can be found that its seal fits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// When it was issued: whole seconds.
+    pub at: UnixMillis,
+    /// Tokens of the session's context then.
+    pub tokens: Tokens,
+    seal: u64,
+}
+
+impl Sealer {
+    /// Under this secret; `None` = it is too short to be one.
+    #[must_use]
+    pub fn new(secret: &[u8], pool: &str) -> Option<Self> {
+        if secret.len() < AFFINITY_KEY_MIN_BYTES {
+            return None;
+        }
+        let mut hasher = SipHasher128::new();
+        hasher.write(secret);
+        hasher.write_u8(0);
+        hasher.write(pool.as_bytes());
+        Some(Self {
+            name: [COOKIE_PREFIX, pool].concat(),
+            key: hasher.finish128().as_bytes(),
+        })
+    }
+
+    /// The cookie's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The value for a session whose context of so many tokens is at a pod.
+    #[must_use]
+    pub fn issue(&self, pod: PodKey, tokens: Tokens, now: UnixMillis) -> String {
+        let seconds = now.0 / 1_000;
+        let mut value = String::with_capacity(COOKIE_VALUE_MAX_BYTES);
+        // Writing to a string does not fail.
+        let _ = write!(
+            value,
+            "{seconds:x}.{:x}.{:016x}",
+            tokens.0,
+            self.seal(pod, seconds, tokens)
+        );
+        value
+    }
+
+    /// What the pool's cookie among these says: the value of a `cookie` header. `None` = there is none that could be
+    /// one, or it is older than `max_age`, or from the future.
+    #[must_use]
+    pub fn read(&self, cookies: &str, max_age: Millis, now: UnixMillis) -> Option<Claim> {
+        let mut pairs = cookies.split(';').filter_map(|pair| pair.trim().split_once('='));
+        let (_, value) = pairs.find(|(name, _)| *name == self.name)?;
+        if value.len() > COOKIE_VALUE_MAX_BYTES {
+            return None;
+        }
+        let mut parts = value.split('.');
+        let (seconds, tokens, seal) = (number(parts.next()?)?, number(parts.next()?)?, parts.next()?);
+        let seal = number(seal).filter(|_| seal.len() == SEAL_DIGITS && parts.next().is_none())?;
+        let claim = Claim {
+            at: UnixMillis(seconds.checked_mul(1_000)?),
+            tokens: Tokens(tokens),
+            seal,
+        };
+        (claim.at <= now && now.since(claim.at) <= max_age).then_some(claim)
+    }
+
+    /// Whether a claim is about this pod.
+    #[must_use]
+    pub fn fits(&self, claim: &Claim, pod: PodKey) -> bool {
+        self.seal(pod, claim.at.0 / 1_000, claim.tokens) == claim.seal
+    }
+
+    fn seal(&self, pod: PodKey, seconds: u64, tokens: Tokens) -> u64 {
+        let mut hasher = SipHasher24::new_with_key(&self.key);
+        for number in [pod.0, seconds, tokens.0] {
+            hasher.write(&number.to_le_bytes());
+        }
+        hasher.finish()
+    }
+}
+
+/// A number in hex, as it is written: no sign, no capitals.
+fn number(text: &str) -> Option<u64> {
+    let digits = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    if !text.bytes().all(digits) {
+        return None;
+    }
+    u64::from_str_radix(text, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
+
+    const SECRET: &[u8] = b"sixteen bytes or";
+    const NOW: UnixMillis = UnixMillis(1_700_000_000_500);
+    const AGE: Millis = Millis(300_000);
+    const POD: PodKey = PodKey(7);
+
+    fn sealer() -> Sealer {
+        Sealer::new(SECRET, "llama").unwrap()
+    }
+
+    fn cookie() -> String {
+        format!("berth-llama={}", sealer().issue(POD, Tokens(4_096), NOW))
+    }
+
+    #[track_caller]
+    fn check(cookies: &str, now: UnixMillis, believed: bool) {
+        let claim = sealer().read(cookies, AGE, now);
+        let fits = claim.is_some_and(|claim| sealer().fits(&claim, POD) && claim.tokens == Tokens(4_096));
+        assert_eq!(fits, believed, "{cookies}");
+    }
+
+    #[test]
+    fn what_was_issued_is_believed_for_that_pod_and_no_other() {
+        check(&cookie(), NOW, true);
+        check(&format!("a=b; {}; c=d", cookie()), NOW, true);
+        let claim = sealer().read(&cookie(), AGE, NOW).unwrap();
+        assert!(!sealer().fits(&claim, PodKey(8)));
+        assert_eq!(claim.at, UnixMillis(1_700_000_000_000));
+    }
+
+    #[test]
+    fn a_cookie_counts_as_long_as_the_config_says() {
+        let issued = 1_700_000_000_000;
+        check(&cookie(), UnixMillis(issued + AGE.0), true);
+        check(&cookie(), UnixMillis(issued + AGE.0 + 1), false);
+        check(&cookie(), UnixMillis(issued - 1), false);
+    }
+
+    #[test]
+    fn another_secret_or_pool_seals_otherwise() {
+        let read = |secret: &[u8], pool: &str| {
+            let other = Sealer::new(secret, pool).unwrap();
+            let cookies = cookie().replace("berth-llama", other.name());
+            let claim = other.read(&cookies, AGE, NOW).unwrap();
+            other.fits(&claim, POD)
+        };
+        assert!(read(SECRET, "llama"));
+        assert!(!read(SECRET, "qwen"));
+        assert!(!read(b"sixteen bytes oR", "llama"));
+        // A name's end is not a secret's.
+        assert!(!read(b"sixteen bytes orllama", ""));
+    }
+
+    #[test]
+    fn a_secret_has_sixteen_bytes() {
+        assert!(Sealer::new(&SECRET[..15], "llama").is_none());
+        assert!(Sealer::new(SECRET, "llama").is_some());
+        assert!(!format!("{:?}", sealer()).contains("key"));
+    }
+
+    #[test]
+    fn no_changed_byte_is_believed() {
+        let cookie = cookie();
+        for at in "berth-llama=".len()..cookie.len() {
+            for other in ["0", "f", "A", ".", "-", " ", "\u{e9}"] {
+                let mut changed = cookie.clone();
+                changed.replace_range(at..=at, other);
+                if changed != cookie {
+                    check(&changed, NOW, false);
+                }
+            }
+            check(cookie.get(..at).unwrap(), NOW, false);
+        }
+        check(&format!("{cookie}0"), NOW, false);
+        check(&format!("{cookie}.0"), NOW, false);
+        check(&cookie.replace('=', "=0"), NOW, true);
+        check("", NOW, false);
+        check("berth-llama", NOW, false);
+        check("berth-llama=..", NOW, false);
+        check(&format!("berth-llama={}", "f".repeat(1_000)), NOW, false);
+    }
+
+    /// A value that other proxies read: it may change only together with its name.
+    #[test]
+    fn the_value_is_this() {
+        let value = sealer().issue(POD, Tokens(4_096), NOW);
+        assert!(value.starts_with("6553f100.1000."), "{value}");
+        let longest = sealer().issue(PodKey(u64::MAX), Tokens(u64::MAX), UnixMillis(u64::MAX));
+        assert!(longest.len() <= COOKIE_VALUE_MAX_BYTES, "{longest}");
+    }
+}

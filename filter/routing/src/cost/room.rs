@@ -1,0 +1,109 @@
+//! Whether a pod has room for a request: it would begin with its prompt in time, and its memory takes it.
+//!
+//! The same predictions as the cost, but a pod's real memory where it is known: the ledger books whole answers
+//! in advance, and what waited for those would leave part of the memory idle.
+
+use berth_shared_state::units::UnixMillis;
+
+use super::{Fleet, NO_ROOM, Need, Stage, Terms, capacity, part};
+use crate::decision::PodFacts;
+use crate::limits::{RESUME_PART, ROOM_MAX};
+
+/// What a request bears.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// Milliseconds until a pod begins with its prompt.
+    pub wait: f64,
+    /// The pool was full: it has room again only with some to spare.
+    pub resumes: bool,
+}
+
+/// A pod's room.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Room {
+    /// For so many requests like this one, none below 1.
+    pub requests: f64,
+    /// Milliseconds until there is some, as far as can be said.
+    pub drain: f64,
+}
+
+/// Judges one pod. `terms` is its price for the request.
+#[must_use]
+pub fn room(
+    pod: &PodFacts<'_>,
+    stage: Stage,
+    need: &Need,
+    terms: &Terms,
+    fleet: &Fleet,
+    patience: Patience,
+    now: UnixMillis,
+) -> Room {
+    if terms.failed > 0.0 {
+        let until = pod.avoided_until.map_or(0, |until| until.since(now).0);
+        return Room {
+            requests: 0.0,
+            drain: until as f64,
+        };
+    }
+    let part = if patience.resumes { RESUME_PART } else { 1.0 };
+    // What it is too long for even an idle pod is for the engine to say; and of a pod that nobody could read,
+    // nobody can say that it is full.
+    if is_idle(pod, stage, fleet) {
+        return Room {
+            requests: in_time(0.0, patience.wait * part, terms.prefill),
+            drain: 0.0,
+        };
+    }
+    if terms.stuck > 0.0 {
+        return Room {
+            requests: 0.0,
+            drain: NO_ROOM,
+        };
+    }
+    let (wait, bears) = (terms.queue + late(pod, now), patience.wait * part);
+    let (free, asked) = memory(pod, stage, need, fleet);
+    let short = (asked / part - free).clamp(0.0, 1.0);
+    Room {
+        requests: in_time(wait, bears, terms.prefill).min((free / asked * part).clamp(0.0, ROOM_MAX).floor()),
+        // All of the memory turns over in about the time in which an answer ends.
+        drain: (wait - bears).max(0.0).max(NO_ROOM * short),
+    }
+}
+
+/// Requests whose prefill begins in time, one behind the other.
+fn in_time(wait: f64, bears: f64, prefill: f64) -> f64 {
+    if wait > bears {
+        return 0.0;
+    }
+    (1.0 + (bears - wait) / prefill.max(1.0)).min(ROOM_MAX).floor()
+}
+
+fn is_idle(pod: &PodFacts<'_>, stage: Stage, fleet: &Fleet) -> bool {
+    let foreign = fleet.foreign(pod, stage);
+    let others = foreign.queued.unwrap_or(0.0) + foreign.running.unwrap_or(0.0);
+    pod.own.in_flight() == 0 && (stage == Stage::Unknown || others < 1.0)
+}
+
+/// How much longer than predicted the oldest request already waits for its first token: so much the predictions are
+/// short of, whatever the engine waits for.
+fn late(pod: &PodFacts<'_>, now: UnixMillis) -> f64 {
+    pod.own.oldest_unanswered.map_or(0.0, |(sent, predicted)| {
+        now.since(sent).0.saturating_sub(predicted.0) as f64
+    })
+}
+
+/// Parts of an engine's memory: what is free, and what the request takes. Of one whose size nobody says, all is free.
+fn memory(pod: &PodFacts<'_>, stage: Stage, need: &Need, fleet: &Fleet) -> (f64, f64) {
+    let Some(capacity) = capacity(pod.row).or(fleet.mean_capacity()) else {
+        return (1.0, 0.0);
+    };
+    let engines = f64::from(pod.row.load.engines.max(1));
+    let (takes, prompts) = (need.takes().0 as f64, f64::from(need.prompts.max(1)));
+    let asked = (takes / prompts).max(takes / engines) * engines / capacity;
+    let own = pod.own.context_tokens.0 as f64 / capacity;
+    let used = match part(pod.row.load.kv_mean).filter(|_| stage == Stage::Fresh) {
+        Some(used) => used + pod.own.sent_since_tokens.0 as f64 / capacity,
+        None => fleet.foreign(pod, stage).used.unwrap_or(0.0) + own,
+    };
+    ((1.0 - used).max(0.0), asked)
+}
