@@ -24,7 +24,7 @@ mod steering;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use berth_shared_state::config::Config;
+use berth_shared_state::config::{Config, Host};
 use berth_shared_state::limits::{LEDGER_IN_FLIGHT_MAX, MODELS_LIST_MAX_AGE};
 use berth_shared_state::pod::{PodAddress, PodKey};
 use berth_shared_state::snapshot::Snapshot;
@@ -116,7 +116,7 @@ impl View {
             pools: config
                 .pools
                 .iter()
-                .map(|pool| PoolView::new(pool, config.pools.len(), nonce))
+                .map(|pool| PoolView::new(pool, config.pools.len(), nonce, config.host != Host::Apisix))
                 .collect(),
             config,
             rng: Rng::with_seed(seed),

@@ -57,14 +57,15 @@ pub(super) struct PoolView {
 }
 
 impl PoolView {
-    pub fn new(pool: &Pool, pools: usize, nonce: u64) -> Self {
+    /// `shares` = workers see each other in shared data.
+    pub fn new(pool: &Pool, pools: usize, nonce: u64, shares: bool) -> Self {
         Self {
             table_key: Keys::of(pool).table,
             ledger: LedgerView::new(&pool.name, nonce),
             error: None,
             prefix: PrefixView::new(pool, pools),
             sealer: None,
-            share: Share::default(),
+            share: if shares { Share::default() } else { Share::unseen() },
             sizes: Sizes::default(),
             seen: Seen::default(),
             beginnings: Beginnings::default(),
@@ -89,7 +90,11 @@ impl PoolView {
             return Ok(false);
         }
         self.read_at = Some(now);
-        let read = self.read(store, now);
+        let mut read = self.read(store, now);
+        if matches!(read, Err(TableError::Unreadable(_))) && self.snapshot.is_none() {
+            // Torn, most likely: WasmX copies a value after it has let its lock go. An older copy would serve till then.
+            read = self.read(store, now);
+        }
         self.error = read.err();
         read
     }
