@@ -225,7 +225,6 @@ impl Router for Berth {
             for (id, decision) in self.views[worker].release(&self.store, unix(now)) {
                 released.push((id as usize, self.admitted(decision, fleet)));
             }
-            Action::Hold => unreachable!("no queue is configured"),
         }
         released
     }
