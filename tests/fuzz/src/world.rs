@@ -223,7 +223,6 @@ pub fn check_decision(decision: &Decision, table: Option<&Table>, subset: Option
         }
         Action::Hold => panic!("nobody may wait"),
         Action::Pass(_) => assert!(subset.is_none(), "the proxy's own choice knows no subset"),
-        Action::Hold => panic!("no queue is configured"),
     }
     for one in &decision.why.considered {
         assert!(one.cost.is_finite(), "{one:?}");
