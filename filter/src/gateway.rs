@@ -217,6 +217,9 @@ impl Gateway {
         let mut resumed = Vec::new();
         for (id, decision) in self.view.release(&HostStore, host::now()) {
             self.count(&decision);
+            if decision.refresh_models {
+                self.ask_for_models(&decision.why.pool);
+            }
             let id = u32::try_from(id).unwrap_or_default();
             let stream = streams.get_mut(&id).filter(|_| host::set_context(id).is_ok());
             match stream.map(|stream| stream.go(self, &decision)) {

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use berth_shared_state::config::{
-    BodyMode, Config, Discovery, Pool, Rewrite, Sticky, Target, duration_text, size_text,
+    Affinity, BodyMode, Config, Discovery, Pool, Rewrite, Routing, Sticky, Target, duration_text, size_text,
 };
 use berth_shared_state::names;
 
@@ -143,7 +143,34 @@ fn pool_lines(pool: &Pool) -> Vec<String> {
     let mut lines = vec![format!("pool {}: {pods}; {engine}; {models}", pool.name), times];
     lines.extend(asked);
     lines.extend(sent);
+    lines.extend(wishes(&pool.routing));
     lines
+}
+
+/// What an operator asked for, where it is not the default.
+fn wishes(routing: &Routing) -> Vec<String> {
+    let sessions = match &routing.affinity {
+        Affinity::None => None,
+        Affinity::Session => Some(format!("  sessions stay by {}", names::SESSION)),
+        Affinity::Cookie { key, max_age } => Some(format!(
+            "  sessions stay by a cookie for {}, sealed with the variable {key}",
+            duration_text(*max_age)
+        )),
+    };
+    let required = (!routing.require.is_empty()).then(|| format!("  only pods with {}", routing.require.join(", ")));
+    let apart = routing.retry_apart.as_ref();
+    let apart = apart.map(|label| format!("  retries go to another {label}"));
+    let requests = routing.caps.requests.map(|max| counted(max as usize, "request"));
+    let tokens = routing.caps.tokens.map(|max| format!("{} KV tokens", max.0));
+    let caps: Vec<String> = requests.into_iter().chain(tokens).collect();
+    let caps = (!caps.is_empty()).then(|| format!("  a pod has at most {}", caps.join(", ")));
+    let slow = (routing.slow_start.0 > 0).then(|| {
+        format!(
+            "  a new pod gets its share within {}",
+            duration_text(routing.slow_start)
+        )
+    });
+    [sessions, required, apart, caps, slow].into_iter().flatten().collect()
 }
 
 fn counted(count: usize, noun: &str) -> String {

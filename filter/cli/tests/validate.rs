@@ -70,6 +70,28 @@ shown:   every response has x-berth-decision
 }
 
 #[test]
+fn what_an_operator_asks_of_a_pool_is_summed_up() {
+    check(
+        r#"{"pools": [{"name": "llama", "discovery": {"static": ["10.0.0.1:8000"]}, "routing": {
+             "affinity": {"by": "cookie", "key": {"env": "SECRET"}}, "require": ["role=decode", "tier=gold"],
+             "retry_apart": "zone", "max_requests": 8, "max_tokens": 4000, "slow_start": "1m"}}]}"#,
+        0,
+        "\
+valid: 1 pool
+pool llama: 1 pod; engine detected; models learned from the pods
+  scraped every 1s (patience 1s), models every 10s, a reading counts for 5s
+  sessions stay by a cookie for 5m, sealed with the variable SECRET
+  only pods with role=decode, tier=gold
+  retries go to another zone
+  a pod has at most 8 requests, 4000 KV tokens
+  a new pod gets its share within 1m
+bodies:  up to 768KiB of a request are held
+trusted: no steering header; every copy is removed
+",
+    );
+}
+
+#[test]
 fn a_config_that_hands_over_says_what_it_needs() {
     let output = validate(
         br#"{"pools": [{"name": "p", "discovery": {"static": ["10.0.0.1:8000"]}}], "body": {"mode": "hand-over"}}"#,

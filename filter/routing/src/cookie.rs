@@ -212,7 +212,7 @@ mod tests {
                     check(&changed, NOW, false);
                 }
             }
-            check(&cookie[..at], NOW, false);
+            check(cookie.get(..at).unwrap(), NOW, false);
         }
         check(&format!("{cookie}0"), NOW, false);
         check(&format!("{cookie}.0"), NOW, false);

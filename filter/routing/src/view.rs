@@ -397,6 +397,7 @@ impl View {
 
     /// To be called on every tick. An idle worker touches no shared data.
     pub fn tick(&mut self, store: &dyn SharedData, now: UnixMillis) {
+        self.lines.iter_mut().for_each(Line::tick);
         for index in 0..self.pools.len() {
             if self.routed.values().any(|routed| routed.pool == index) {
                 self.refresh_table(store, index, now);

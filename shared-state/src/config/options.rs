@@ -492,7 +492,7 @@ static BODY: Section = Section {
             "mode",
             Kind::Choice(&["hold", "hand-over"]),
             Preset::Word("hold"),
-            "Who holds the headers until the pod is chosen. `hold`: Berth; Envoy needs `allow_on_headers_stop_iteration`. `hand-over`: a Lua filter behind Berth, which takes the choice from filter state; for hosts that do not let that flag be set, such as Istio's WasmPlugin (istio/hand-over). There Berth changes nothing of a request once its headers went by.",
+            "Who holds the headers until the pod is chosen. `hold`: Berth; Envoy needs `allow_on_headers_stop_iteration`. `hand-over`: a Lua filter behind Berth, which takes the choice from filter state; for hosts that do not let that flag be set, such as Istio's WasmPlugin (istio/hand-over). There Berth changes nothing of a request once its headers went by, so it is for one pool and without rewrites.",
         ),
         field(
             "hold",

@@ -2,6 +2,7 @@
 //!
 //! One file per theme; a rig takes some seconds to start, so one test sees several things of one rig.
 
+mod admission;
 mod answers;
 mod bodies;
 mod conformance;
@@ -16,6 +17,7 @@ mod lists;
 mod models;
 mod pages;
 mod pass;
+mod platform;
 mod raw;
 mod rendered;
 mod reports;

@@ -44,6 +44,10 @@ pub struct Job {
     pub bound: Option<u32>,
     /// The client leaves after this time.
     pub patience: Option<Micros>,
+    /// Its objective, as a trusted hop would name it.
+    pub objective: Option<&'static str>,
+    /// Its tenant, by the same.
+    pub tenant: Option<&'static str>,
     /// Sum over `prompt`.
     pub prompt_tokens: u32,
     /// Hash chain of the engine's blocks, prompt and answer.

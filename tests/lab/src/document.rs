@@ -25,6 +25,8 @@ pub struct Document<'a> {
     pub plan: &'a Plan,
     /// The scenarios.
     pub main: &'a Results,
+    /// The tables of the overload.
+    pub overload: Option<String>,
     /// What else.
     pub extras: &'a Extras,
 }
@@ -42,10 +44,15 @@ impl Document<'_> {
                 let _ = write!(text, "\n## {title}\n\n{body}");
             }
         };
-        section("How far from clairvoyance", report::families(self.main).trim_start());
+        if !self.main.scenarios.is_empty() {
+            section("How far from clairvoyance", report::families(self.main).trim_start());
+        }
         section("Berth and the best peer", &report::against_the_best(self.main));
         section("Workers of one proxy", &report::alone(self.main, Family::Workers));
         section("Scrape intervals", &report::alone(self.main, Family::Scrape));
+        if let Some(overload) = &self.overload {
+            section("Overload", &format!("{OVERLOAD}{overload}"));
+        }
         if let Some(references) = &self.extras.references {
             section("Is the reference strong?", &report::references(references));
         }
@@ -87,6 +94,11 @@ impl Document<'_> {
         plots
     }
 }
+
+const OVERLOAD: &str = "Berth with its admission (docs/configuration.md) against Berth without, first seed: four pods that can do about 45 \
+such requests a second. Counted are requests that came between the 10th and the 50th second, and tokens of prompts and answers whose \
+first token came then; TTFT is of those that had one, with their time in the queue. Priorities: 65 requests a second, a fifth of them \
+`chat` (priority 10), the others `batch` (-10, with a patience of 500 ms). Tenants: 30 requests a second of one, 300 of the other.\n";
 
 const ABLATION: &str = "Berth without a term, relative to Berth: mean / p99 time to first token, geometric mean over a family's \
 scenarios, first seed. Below 1 the term does harm there; noise is about 0.03.\n\n";

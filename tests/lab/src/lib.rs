@@ -14,6 +14,7 @@ pub mod arm;
 pub mod client;
 pub mod document;
 pub mod fleet;
+pub mod overload;
 pub mod page;
 pub mod plot;
 pub mod record;

@@ -6,7 +6,7 @@ use berth_tests_lab::arm::Arm;
 use berth_tests_lab::client::trace::Traces;
 use berth_tests_lab::scenario::{Family, Scenario, catalogue, load_sweep};
 use berth_tests_lab::study::{Plan, Results, study};
-use berth_tests_lab::{document, report};
+use berth_tests_lab::{document, overload, report};
 use clap::Parser;
 use clap::builder::PossibleValuesParser;
 use std::path::PathBuf;
@@ -55,6 +55,8 @@ fn main() -> Result<()> {
     let plan = plan(&arguments)?;
     let scenarios = chosen(&arguments.only)?;
     let main = timed("scenarios", || study(scenarios.clone(), &plan, &traces));
+    let overloaded = arguments.without.is_empty() && (arguments.only.is_empty() || asks_for_overload(&arguments.only));
+    let overload = overloaded.then(|| timed("overload", || overload::tables(plan.seeds[0])));
     let extras = if arguments.quick || arguments.tables_only || !arguments.without.is_empty() {
         document::Extras::default()
     } else {
@@ -64,6 +66,7 @@ fn main() -> Result<()> {
         command: command(),
         plan: &plan,
         main: &main,
+        overload,
         extras: &extras,
     };
     println!("{}", document.tables());
@@ -109,11 +112,16 @@ fn chosen(only: &[String]) -> Result<Vec<Scenario>> {
                 .any(|part| scenario.name.contains(part) || scenario.family.name().contains(part))
     };
     let scenarios: Vec<Scenario> = catalogue().into_iter().filter(fits).collect();
-    if scenarios.is_empty() {
+    if scenarios.is_empty() && !asks_for_overload(only) {
         let names: Vec<String> = catalogue().into_iter().map(|scenario| scenario.name).collect();
         bail!("--only fits no scenario; there are: {}", names.join(", "));
     }
     Ok(scenarios)
+}
+
+/// The overload is a section of its own: there are no peers in it.
+fn asks_for_overload(only: &[String]) -> bool {
+    only.iter().any(|part| Family::Overload.name().contains(part.as_str()))
 }
 
 /// The load sweep, the references and the ablation, on one seed.

@@ -55,8 +55,10 @@ impl Record {
         }
     }
 
-    /// Time to the first token. Who waited in vain counts with the time waited; a failure counts not at all.
-    fn ttft(&self) -> Option<f64> {
+    /// Time to the first token in milliseconds. Who waited in vain counts with the time waited; a failure counts not at
+    /// all.
+    #[must_use]
+    pub fn ttft(&self) -> Option<f64> {
         let sent_at = self.sent_at?;
         match (self.first_token_at, self.ended?) {
             (Some(at), _) => Some((at - sent_at) as f64 / 1e3),
@@ -72,7 +74,9 @@ impl Record {
         }
     }
 
-    fn is_good(&self) -> bool {
+    /// Answered within [`GOOD_TTFT`] and [`GOOD_ITL`].
+    #[must_use]
+    pub fn is_good(&self) -> bool {
         let (Some(sent), Some(first), Some((end, End::Answered))) = (self.sent_at, self.first_token_at, self.ended)
         else {
             return false;

@@ -1,7 +1,7 @@
 //! From results to what people read: one Markdown text and a few SVGs.
 
 mod plots;
-mod table;
+pub mod table;
 
 pub use plots::{cdf_plots, load_plot};
 use table::Table;

@@ -33,10 +33,12 @@ pub enum Family {
     Workers,
     /// Scrape intervals of 0.2, 1 and 5 s; Berth against itself.
     Scrape,
+    /// More than the pods can do; Berth against itself, by classes of requests ([`crate::overload`]).
+    Overload,
 }
 
 impl Family {
-    /// All, in the order of the tables.
+    /// Those that are compared, in the order of the tables.
     pub const ALL: [Self; 10] = [
         Self::Prefixes,
         Self::Plain,
@@ -64,6 +66,7 @@ impl Family {
             Self::Pods64 => "pods-64",
             Self::Workers => "workers",
             Self::Scrape => "scrape",
+            Self::Overload => "overload",
         }
     }
 
@@ -79,14 +82,14 @@ impl Family {
             Self::Proxies4 => Some((1.5, 1.6)),
             Self::Proxies16 => Some((1.8, 1.9)),
             Self::Pods64 => Some((1.05, 1.4)),
-            Self::Workers | Self::Scrape => None,
+            Self::Workers | Self::Scrape | Self::Overload => None,
         }
     }
 
     /// Only Berth and the greedy reference run here.
     #[must_use]
     pub const fn is_about_berth_alone(self) -> bool {
-        matches!(self, Self::Workers | Self::Scrape)
+        matches!(self, Self::Workers | Self::Scrape | Self::Overload)
     }
 }
 
@@ -124,6 +127,8 @@ pub struct Scenario {
     pub workers: usize,
     /// Berth's scrape interval in milliseconds; none = its default.
     pub scrape_ms: Option<u64>,
+    /// Berth's `admission`; none = its default.
+    pub admission: Option<serde_json::Value>,
     /// Bytes of text that make a token.
     pub bytes_per_token: f64,
     /// The pods write the full recorded page, not the short one.
@@ -145,6 +150,7 @@ impl Scenario {
             proxies: 1,
             workers: 2,
             scrape_ms: None,
+            admission: None,
             bytes_per_token: 4.0,
             full_pages: false,
             lookahead: false,

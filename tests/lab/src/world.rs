@@ -46,6 +46,16 @@ pub trait Router {
     /// Time passed.
     fn tick(&mut self, _fleet: &mut Fleet, _now: Micros) {}
 
+    /// What becomes of a request that came.
+    fn admit(&mut self, asked: &Asked<'_>, fleet: &mut Fleet, now: Micros) -> Admitted {
+        Admitted::To(self.pick(asked, fleet, now))
+    }
+
+    /// Requests that waited and do not any more. Asked for after each tick and each end.
+    fn released(&mut self, _fleet: &Fleet, _now: Micros) -> Vec<(usize, Admitted)> {
+        Vec::new()
+    }
+
     /// Pods in order of preference, at least one.
     fn pick(&mut self, asked: &Asked<'_>, fleet: &mut Fleet, now: Micros) -> Vec<usize>;
 
@@ -59,6 +69,17 @@ pub trait Router {
     fn ended(&mut self, _asked: &Asked<'_>, _pod: usize, _outcome: Outcome, _now: Micros) {}
 }
 
+/// What a proxy does with a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Admitted {
+    /// Sends it to these pods, in order of preference.
+    To(Vec<usize>),
+    /// Keeps it.
+    Waits,
+    /// Answers it with 429.
+    Shed,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
     Wake(usize),
@@ -66,6 +87,7 @@ enum What {
     Tick(usize),
     Arrive(usize),
     Leave(usize),
+    Go(usize),
 }
 
 /// A run under way.
@@ -83,6 +105,10 @@ pub struct World<'a> {
     /// Who waits for the end of this job.
     follower: Vec<Option<usize>>,
     held: Vec<bool>,
+    /// Kept by a proxy.
+    waits: Vec<bool>,
+    /// What became of one that was kept.
+    admitted: Vec<Option<Admitted>>,
     records: Vec<Record>,
     left: usize,
     run: Run,
@@ -105,6 +131,8 @@ impl<'a> World<'a> {
             at_pod: vec![None; jobs.len()],
             follower: vec![None; jobs.len()],
             held: vec![false; jobs.len()],
+            waits: vec![false; jobs.len()],
+            admitted: vec![None; jobs.len()],
             records: vec![Record::default(); jobs.len()],
             left: jobs.len(),
             events: BinaryHeap::new(),
@@ -171,6 +199,7 @@ impl<'a> World<'a> {
             What::Wake(_) => {}
             What::Tick(proxy) => {
                 self.proxies[proxy].tick(&mut self.fleet, now);
+                self.release(proxy, now);
                 if let Some(every) = self.proxies[proxy].tick_every() {
                     self.schedule(now + every, What::Tick(proxy));
                 }
@@ -178,6 +207,12 @@ impl<'a> World<'a> {
             What::Turn(index) => self.turn(index, now),
             What::Arrive(index) => self.arrive(index, now),
             What::Leave(index) => self.leave(index, now),
+            What::Go(index) => {
+                if let Some(admitted) = self.admitted[index].take().filter(|_| self.waits[index]) {
+                    self.waits[index] = false;
+                    self.go(index, admitted, now);
+                }
+            }
         }
     }
 
@@ -205,7 +240,30 @@ impl<'a> World<'a> {
         }
         self.records[index].sent_at = Some(now);
         let (proxy, asked) = (self.proxy_of(index), self.asked(index));
-        let mut ranked = self.proxies[proxy].pick(&asked, &mut self.fleet, now);
+        if let Some(patience) = self.jobs[index].patience {
+            self.schedule(now + patience, What::Leave(index));
+        }
+        let admitted = self.proxies[proxy].admit(&asked, &mut self.fleet, now);
+        self.go(index, admitted, now);
+    }
+
+    fn release(&mut self, proxy: usize, now: Micros) {
+        for (index, admitted) in self.proxies[proxy].released(&self.fleet, now) {
+            self.admitted[index] = Some(admitted);
+            self.schedule(now, What::Go(index));
+        }
+    }
+
+    fn go(&mut self, index: usize, admitted: Admitted, now: Micros) {
+        let (proxy, asked) = (self.proxy_of(index), self.asked(index));
+        let mut ranked = match admitted {
+            Admitted::To(ranked) => ranked,
+            Admitted::Waits => {
+                self.waits[index] = true;
+                return;
+            }
+            Admitted::Shed => return self.end(index, 0, Outcome::Overloaded, now),
+        };
         // The proxy's own load balancer takes over where the list ends.
         let listed = self.fleet.listed();
         while ranked.len() < ATTEMPTS && !listed.is_empty() {
@@ -220,9 +278,6 @@ impl<'a> World<'a> {
         self.at_pod[index] = Some(pod);
         self.run.refused += refused as u64;
         self.proxies[proxy].sent(&asked, pod, refused, now);
-        if let Some(patience) = self.jobs[index].patience {
-            self.schedule(now + patience, What::Leave(index));
-        }
         self.fleet.pods[pod]
             .engine
             .submit(request(index, &self.jobs[index]), now);
@@ -270,6 +325,7 @@ impl<'a> World<'a> {
         self.at_pod[index] = None;
         self.left -= 1;
         self.proxies[proxy].ended(&asked, pod, outcome, now);
+        self.release(proxy, now);
         if let Some(next) = self.follower[index].filter(|next| self.held[*next]) {
             self.schedule(now + READING_TIME, What::Arrive(next));
         }
@@ -280,6 +336,8 @@ impl<'a> World<'a> {
             self.fleet.pods[pod].engine.cancel(index as u64, now);
             self.end(index, pod, Outcome::Abandoned, now);
             self.step(pod, now);
+        } else if std::mem::take(&mut self.waits[index]) {
+            self.end(index, 0, Outcome::Abandoned, now);
         }
     }
 

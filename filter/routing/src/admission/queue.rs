@@ -7,7 +7,7 @@
 //! the same credit, as much as the first needs that then can. So flows that wait side by side are served equal
 //! tokens, but for one request each. A flow that is empty is forgotten with its credit.
 //!
-//! Every request that came in goes out once: by [`Queue::pop`], [`Queue::remove`], [`Queue::expired`], or as one
+//! Every request that came in goes out once: by [`Queue::go`], [`Queue::remove`], [`Queue::expired`], or as one
 //! that gives way to another ([`Queue::offer`]). Deliberately not here: whether there is room for one.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -66,6 +66,13 @@ struct Flow<T> {
     waiting: VecDeque<Item<T>>,
 }
 
+impl<T> Flow<T> {
+    /// Credit that its first request lacks.
+    fn lacks(&self) -> Option<u64> {
+        Some(self.waiting.front()?.tokens.0.saturating_sub(self.credit))
+    }
+}
+
 #[derive(Debug)]
 struct Band<T> {
     /// None is empty. Who was served last is last.
@@ -83,6 +90,8 @@ pub struct Queue<T> {
     /// Band and flow of each.
     places: HashMap<u64, (i16, u64)>,
     bytes: usize,
+    /// Nobody's wait is over between these: when they were last looked at, and the first end of a wait.
+    quiet: (UnixMillis, UnixMillis),
 }
 
 impl<T> Queue<T> {
@@ -94,6 +103,7 @@ impl<T> Queue<T> {
             bands: BTreeMap::new(),
             places: HashMap::new(),
             bytes: 0,
+            quiet: (UnixMillis(0), UnixMillis(0)),
         }
     }
 
@@ -135,7 +145,8 @@ impl<T> Queue<T> {
             return vec![item];
         }
         let priority = item.priority;
-        self.push(item, false);
+        self.quiet.1 = self.quiet.1.min(item.since + item.wait);
+        self.push(item);
         let mut gone = Vec::new();
         while self
             .bands
@@ -153,21 +164,26 @@ impl<T> Queue<T> {
         gone
     }
 
-    /// The next of a band, but of the flows named: the first that can pay, or that first could.
-    pub fn pop(&mut self, priority: i16, but: &[u64]) -> Option<Item<T>> {
+    /// Who goes next of a band, but of the flows named: the first of the flow that can pay, or that first could.
+    #[must_use]
+    pub fn next(&self, priority: i16, but: &[u64]) -> Option<&Item<T>> {
+        let flows = self.bands.get(&priority)?.flows.iter();
+        let open = flows.filter(|flow| !but.contains(&flow.key));
+        open.filter_map(|flow| Some((flow.lacks()?, flow.waiting.front()?)))
+            .min_by_key(|(lacks, _)| *lacks)
+            .map(|(_, item)| item)
+    }
+
+    /// Lets one go that is the first of its flow. Where its flow cannot pay, all of its band are given what it lacks;
+    /// so who is passed by, because there is no room for it yet, can pay before the others can again.
+    pub fn go(&mut self, id: u64) -> Option<Item<T>> {
+        let (priority, key) = *self.places.get(&id)?;
         let band = self.bands.get_mut(&priority)?;
-        let lacks = |flow: &Flow<T>| Some(flow.waiting.front()?.tokens.0.saturating_sub(flow.credit));
-        let open = band
-            .flows
-            .iter()
-            .enumerate()
-            .filter(|(_, flow)| !but.contains(&flow.key));
-        let (at, lack) = open
-            .filter_map(|(at, flow)| Some((at, lacks(flow)?)))
-            .min_by_key(|(_, lack)| *lack)?;
+        let at = band.flows.iter().position(|flow| flow.key == key)?;
+        let lacks = band.flows.get(at)?.lacks()?;
         for flow in &mut band.flows {
             let first = flow.waiting.front().map_or(0, |item| item.tokens.0);
-            flow.credit = flow.credit.saturating_add(lack).min(first);
+            flow.credit = flow.credit.saturating_add(lacks).min(first);
         }
         let mut flow = band.flows.remove(at)?;
         let item = flow.waiting.pop_front();
@@ -181,11 +197,6 @@ impl<T> Queue<T> {
         self.forget(item)
     }
 
-    /// Puts one back that was popped and cannot go yet: it is the first of its flow, and paid for.
-    pub fn put_back(&mut self, item: Item<T>) {
-        self.push(item, true);
-    }
-
     /// Takes one out: its client left.
     pub fn remove(&mut self, id: u64) -> Option<Item<T>> {
         let (priority, key) = *self.places.get(&id)?;
@@ -194,18 +205,25 @@ impl<T> Queue<T> {
 
     /// Takes out those that waited long enough. Where the clock stepped back, they begin anew.
     pub fn expired(&mut self, now: UnixMillis) -> Vec<Item<T>> {
+        if (self.quiet.0..self.quiet.1).contains(&now) {
+            return Vec::new();
+        }
+        let mut first = UnixMillis(u64::MAX);
         let mut due = Vec::new();
         let flows = self.bands.values_mut().flat_map(|band| band.flows.iter_mut());
         for item in flows.flat_map(|flow| flow.waiting.iter_mut()) {
             item.since = item.since.min(now);
             if now.since(item.since) >= item.wait {
                 due.push(item.id);
+            } else {
+                first = first.min(item.since + item.wait);
             }
         }
+        self.quiet = (now, first);
         due.into_iter().filter_map(|id| self.remove(id)).collect()
     }
 
-    fn push(&mut self, mut item: Item<T>, first: bool) {
+    fn push(&mut self, mut item: Item<T>) {
         self.bytes += item.bytes;
         let band = self.bands.entry(item.priority).or_insert_with(|| Band {
             flows: VecDeque::new(),
@@ -214,37 +232,23 @@ impl<T> Queue<T> {
         });
         band.requests += 1;
         band.bytes += item.bytes;
-        let mut at = band.flows.iter().position(|flow| flow.key == item.flow);
+        let of = |key: u64| move |flow: &Flow<T>| flow.key == key;
+        let mut at = band.flows.iter().position(of(item.flow));
         if at.is_none() && band.flows.len() >= QUEUE_FLOWS_MAX {
             item.flow = OTHERS;
-            at = band.flows.iter().position(|flow| flow.key == OTHERS);
+            at = band.flows.iter().position(of(OTHERS));
         }
         self.places.insert(item.id, (item.priority, item.flow));
-        let mut flow = at
-            .and_then(|at| if first { band.flows.remove(at) } else { None })
-            .unwrap_or_else(|| Flow {
-                key: item.flow,
-                credit: 0,
-                tokens: 0,
-                waiting: VecDeque::new(),
-            });
-        if first {
-            flow.credit = item.tokens.0;
+        if let Some(flow) = at.and_then(|at| band.flows.get_mut(at)) {
             flow.tokens = flow.tokens.saturating_add(item.tokens.0);
-            flow.waiting.push_front(item);
-            return band.flows.push_front(flow);
+            return flow.waiting.push_back(item);
         }
-        match at.and_then(|at| band.flows.get_mut(at)) {
-            Some(known) => {
-                known.tokens = known.tokens.saturating_add(item.tokens.0);
-                known.waiting.push_back(item);
-            }
-            None => {
-                flow.tokens = item.tokens.0;
-                flow.waiting.push_back(item);
-                band.flows.push_back(flow);
-            }
-        }
+        band.flows.push_back(Flow {
+            key: item.flow,
+            credit: 0,
+            tokens: item.tokens.0,
+            waiting: VecDeque::from([item]),
+        });
     }
 
     /// Takes out the youngest of the flow with most tokens.

@@ -22,7 +22,7 @@ use super::{Request, Steering, View};
 use crate::admission::{Class, Item, Queue, Waiting, deadline};
 use crate::cost::Patience;
 use crate::decision::{Action, Admit, Ask, Decision, Reason, Refusal, Why};
-use crate::limits::{RELEASE_BLOCKED_MAX, RELEASE_MAX, RETRY_AFTER_RANGE};
+use crate::limits::{ASCII_BYTES_PER_TOKEN, RELEASE_BLOCKED_MAX, RELEASE_MAX, RETRY_AFTER_RANGE};
 use crate::prefix::Blocks;
 use crate::request::Facts;
 
@@ -46,6 +46,9 @@ pub(super) struct Line {
     full: BTreeSet<i16>,
     /// When it was expected to have room, as a time from when it was last asked.
     drain: Millis,
+    /// Requests that this worker may let go while others wait elsewhere. A stream that ends here gives its part of
+    /// one, so that who has more streams gets no more; a tick gives one, so that nobody waits for nobody.
+    owed: f64,
 }
 
 impl Line {
@@ -54,7 +57,12 @@ impl Line {
             queue: admission.queue.map(Queue::new),
             full: BTreeSet::new(),
             drain: Millis(0),
+            owed: 0.0,
         }
+    }
+
+    pub fn tick(&mut self) {
+        self.owed = self.owed.max(1.0);
     }
 
     fn is_empty(&self) -> bool {
@@ -113,12 +121,12 @@ impl View {
         self.counts.objectives_unknown += u64::from(class.unknown);
         let queues = self.config.admission.queue.is_some();
         let waits = request.body.filter(|_| queues);
-        let mut decision = if waits.is_some() && self.must_wait(store, way.index, class.priority, now) {
-            self.not_asked(way, request)
-        } else if waits.is_none() && !class.is_sheddable() {
+        let mut decision = if waits.is_none() && !class.is_sheddable() {
             self.decide_at(store, request, way, None, now)
         } else {
-            self.decide_with_room(store, request, way, &class, &[], now)
+            let closed = waits.is_some() && self.must_wait(store, way.index, class.priority, now);
+            let on = (&class, &[][..], closed);
+            self.decide_with_room(store, request, way, on, now)
         };
         decision.why.priority = Some(class.priority);
         if decision.action != Action::Hold {
@@ -205,37 +213,23 @@ impl View {
         view.ledger.waiting_elsewhere().any(|band| band.priority >= priority)
     }
 
-    /// Hold, without having asked for room.
-    fn not_asked(&self, way: Way<'_>, request: &Request<'_>) -> Decision {
-        let pool = self.config.pools.get(way.index).map(|pool| pool.name.clone());
-        let asked = super::model_of(request);
-        let model = way.target.or(asked);
-        Decision {
-            action: Action::Hold,
-            refresh_models: false,
-            why: Why {
-                pool: pool.unwrap_or_default(),
-                model: model.map(crate::decision::shortened),
-                asked: asked.filter(|_| way.target.is_some()).map(str::to_owned),
-                reason: Some(Reason::Saturated),
-                ..Why::default()
-            },
-        }
-    }
-
     fn decide_with_room(
         &mut self,
         store: &dyn SharedData,
         request: &Request<'_>,
         way: Way<'_>,
-        class: &Class,
-        reserved: &[PodAddress],
+        (class, reserved, closed): (&Class, &[PodAddress], bool),
         now: UnixMillis,
     ) -> Decision {
         let Some(patience) = self.lines.get(way.index).map(|line| line.patience(class)) else {
             return self.decide_at(store, request, way, None, now);
         };
-        let decision = self.decide_at(store, request, way, Some(Admit { patience, reserved }), now);
+        let admit = Admit {
+            patience,
+            reserved,
+            closed,
+        };
+        let decision = self.decide_at(store, request, way, Some(admit), now);
         if let Some(line) = self.lines.get_mut(way.index) {
             line.learn(class.priority, &decision.why);
         }
@@ -251,14 +245,16 @@ impl View {
         now: UnixMillis,
     ) -> Decision {
         let config = Rc::clone(&self.config);
-        let (Some(pool), Some(view)) = (config.pools.get(way.index), self.pools.get(way.index)) else {
+        let Some(pool) = config.pools.get(way.index) else {
             return decision;
         };
         let (Some(bounds), Some(line)) = (config.admission.queue, self.lines.get_mut(way.index)) else {
             return decision;
         };
         let Some(queue) = &mut line.queue else { return decision };
-        let ask = Ask::new(request.facts, view.bytes_per_token(), view.expected_output(pool));
+        // Not by what was learned of sizes: that changes with time, and who waits longer would pay another price.
+        let output = Tokens(pool.routing.expected_output_tokens.into());
+        let ask = Ask::new(request.facts, ASCII_BYTES_PER_TOKEN, output);
         let gone = queue.offer(Item {
             id: request.id,
             priority: class.priority,
@@ -317,35 +313,46 @@ impl View {
         let Some((priority, part)) = self.part(store, index, now) else {
             return false;
         };
+        // Out of the line meanwhile, so that a request in it can be looked at while deciding.
+        let Some(line) = self.lines.get_mut(index) else {
+            return false;
+        };
+        let (owed, Some(mut queue)) = (line.owed, line.queue.take()) else {
+            return false;
+        };
         let (mut reserved, mut blocked) = (Vec::new(), Vec::new());
-        let (mut may, mut spent) = (None, 0.0);
-        while gone.len() < RELEASE_MAX && may.is_none_or(|may| spent < may) {
-            let queue = self.lines.get_mut(index).and_then(|line| line.queue.as_mut());
-            let Some(item) = queue.and_then(|queue| queue.pop(priority, &blocked)) else {
-                return blocked.is_empty();
+        let (mut owed, mut asked) = (owed + part, false);
+        let mut all = false;
+        while gone.len() < RELEASE_MAX && owed >= 1.0 {
+            let Some(item) = queue.next(priority, &blocked) else {
+                all = blocked.is_empty();
+                break;
             };
-            let decision = self.decide_held(store, index, &item, &reserved, now);
+            let id = item.id;
+            let decision = self.decide_held(store, index, item, &reserved, now);
             if decision.action != Action::Hold {
-                // Alone, a worker goes on until there is no room.
-                let room = decision.why.room.filter(|_| part < 1.0);
-                let tokens = item.tokens.0 as f64;
-                may = may.or(room.map(|room| part * f64::from(room) * tokens));
-                spent += tokens;
-                gone.push((item.id, decision));
+                // Its part of the room there is, which is all of it for one that is alone.
+                let room = decision.why.room.map_or(f64::INFINITY, f64::from);
+                owed += if asked { 0.0 } else { part * room };
+                owed -= if part < 1.0 { 1.0 } else { 0.0 };
+                asked = true;
+                queue.go(id);
+                gone.push((id, decision));
                 continue;
             }
             // The pod that it waits for is not taken from it by others of its band.
             let pod = decision.why.considered.first().map(|one| one.pod);
             blocked.push(item.flow);
             reserved.extend(pod);
-            if let Some(queue) = self.lines.get_mut(index).and_then(|line| line.queue.as_mut()) {
-                queue.put_back(item);
-            }
             if pod.is_none() || blocked.len() >= RELEASE_BLOCKED_MAX {
-                return false;
+                break;
             }
         }
-        false
+        if let Some(line) = self.lines.get_mut(index) {
+            line.queue = Some(queue);
+            line.owed = owed.min(1.0);
+        }
+        all
     }
 
     /// The highest band that waits here, and which part of all that waits in it does; `None`: a higher one waits at
@@ -394,7 +401,7 @@ impl View {
             index,
             target: held.target.as_deref(),
         };
-        let mut decision = self.decide_with_room(store, &request, way, &held.class, reserved, now);
+        let mut decision = self.decide_with_room(store, &request, way, (&held.class, reserved, false), now);
         decision.why.priority = Some(held.class.priority);
         decision.why.waited = Some(now.since(item.since));
         decision

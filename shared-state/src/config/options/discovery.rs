@@ -118,7 +118,7 @@ static KUBERNETES_HEADER: Section = header_value("pools[].discovery.kubernetes.h
 
 static JSON: Section = Section {
     path: "pools[].discovery.json",
-    doc: r#"Pods from `["10.0.0.1:8000", {"address": "10.0.0.2:8000", "name": "pod-b", "ready": false}]`: texts and objects may be mixed, and `name` and `ready` left out. An entry that is no `ip:port` makes the list unusable. The proxy's own cluster must know the pods too."#,
+    doc: r#"Pods from `["10.0.0.1:8000", {"address": "10.0.0.2:8000", "name": "pod-b", "ready": false, "labels": {"role": "decode"}}]`: texts and objects may be mixed, and all but `address` left out. An entry that is no `ip:port` makes the list unusable. The proxy's own cluster must know the pods too."#,
     fields: &[
         ASKED,
         field(

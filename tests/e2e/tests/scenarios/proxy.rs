@@ -245,9 +245,11 @@ impl Gateway {
 
     /// Envoy, and so the filter, has done with all requests but those in flight.
     async fn calm(&self) -> Result<()> {
-        let open = (self.flights.len() + self.waiting.len()) as u64;
         self.envoy
             .until("the end of a request", async || {
+                // One that waited may have been answered by now.
+                let waiting = self.waiting.values().filter(|waiting| !waiting.head.is_finished());
+                let open = (self.flights.len() + waiting.count()) as u64;
                 Ok(self.envoy.stat("http.gateway.downstream_rq_active").await? == Some(open))
             })
             .await

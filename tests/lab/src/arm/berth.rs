@@ -11,8 +11,8 @@
 use crate::fleet::{BASE_MODEL, EPOCH_SECONDS, Fleet};
 use crate::page;
 use crate::scenario::Scenario;
-use crate::world::{Asked, Router};
-use berth_filter_routing::decision::Action;
+use crate::world::{Admitted, Asked, Router};
+use berth_filter_routing::decision::{Action, Decision};
 use berth_filter_routing::ledger::Outcome;
 use berth_filter_routing::prefix::Hasher;
 use berth_filter_routing::request::{Api, BodyReader};
@@ -20,7 +20,7 @@ use berth_filter_routing::view::{self, Steering, View};
 use berth_shared_state::config::Config;
 use berth_shared_state::discovery::Found;
 use berth_shared_state::limits::TICK;
-use berth_shared_state::names::Keys;
+use berth_shared_state::names::{FAIRNESS_ID, Keys, OBJECTIVE};
 use berth_shared_state::pod::PodAddress;
 use berth_shared_state::poll::{Call, Effect, Event, Poller, Response, Target};
 use berth_shared_state::store::{MemoryStore, SharedData};
@@ -71,7 +71,12 @@ impl Berth {
         if let Some(interval) = scenario.scrape_ms {
             pool["scrape"] = serde_json::json!({"interval": format!("{interval}ms")});
         }
-        let document = serde_json::json!({"pools": [pool]}).to_string();
+        let mut document = serde_json::json!({"pools": [pool]});
+        if let Some(admission) = &scenario.admission {
+            document["admission"] = admission.clone();
+            document["trust"] = serde_json::json!({"headers": [OBJECTIVE[0], FAIRNESS_ID[0]]});
+        }
+        let document = document.to_string();
         let config = Rc::new(Config::parse(document.as_bytes()).expect("a valid config"));
         let view = |worker: usize| {
             View::new(
@@ -150,6 +155,23 @@ impl Berth {
     }
 }
 
+impl Berth {
+    fn admitted(&mut self, decision: Decision, fleet: &Fleet) -> Admitted {
+        match decision.action {
+            Action::Route { endpoints, .. } => {
+                Admitted::To(endpoints.iter().map(|address| self.numbers[address]).collect())
+            }
+            Action::Hold => Admitted::Waits,
+            Action::Reply(refusal) if refusal.status == 429 => Admitted::Shed,
+            // The proxy's own load balancer decides.
+            Action::Pass(_) | Action::Reply(_) => {
+                let listed = fleet.listed();
+                Admitted::To(vec![listed[self.rng.below(listed.len() as u64) as usize]])
+            }
+        }
+    }
+}
+
 impl Router for Berth {
     fn tick_every(&self) -> Option<Micros> {
         Some(TICK.0 * 1000)
@@ -171,32 +193,46 @@ impl Router for Berth {
         }
     }
 
-    fn pick(&mut self, asked: &Asked<'_>, fleet: &mut Fleet, now: Micros) -> Vec<usize> {
+    fn admit(&mut self, asked: &Asked<'_>, fleet: &mut Fleet, now: Micros) -> Admitted {
         let mut reader = BodyReader::json(Api::Chat);
         let mut prompt = Hasher::default();
-        reader.feed(&asked.job.body(BASE_MODEL, self.bytes_per_token), &mut prompt);
+        let body = asked.job.body(BASE_MODEL, self.bytes_per_token);
+        reader.feed(&body, &mut prompt);
         let facts = reader.finish();
-        let steering = Steering::default();
+        let steering = Steering {
+            objective: asked.job.objective.map(str::to_owned),
+            flow: asked.job.tenant.map(str::to_owned),
+            ..Steering::default()
+        };
         let request = view::Request {
             id: asked.id as u64,
             facts: &facts,
             prompt: &prompt.finish(),
             steering: &steering,
-            body: None,
+            body: Some(body.len()),
             in_full: false,
         };
         let decision = self.views[asked.worker].decide(&self.store, &request, unix(now));
         if decision.refresh_models {
             self.poll(Event::RefreshModels, fleet, now);
         }
-        match decision.action {
-            Action::Route { endpoints, .. } => endpoints.iter().map(|address| self.numbers[address]).collect(),
-            // The proxy's own load balancer decides.
-            Action::Pass(_) | Action::Reply(_) => {
-                let listed = fleet.listed();
-                vec![listed[self.rng.below(listed.len() as u64) as usize]]
+        self.admitted(decision, fleet)
+    }
+
+    fn released(&mut self, fleet: &Fleet, now: Micros) -> Vec<(usize, Admitted)> {
+        let mut released = Vec::new();
+        for worker in 0..self.views.len() {
+            for (id, decision) in self.views[worker].release(&self.store, unix(now)) {
+                released.push((id as usize, self.admitted(decision, fleet)));
             }
-            Action::Hold => unreachable!("no queue is configured"),
+        }
+        released
+    }
+
+    fn pick(&mut self, asked: &Asked<'_>, fleet: &mut Fleet, now: Micros) -> Vec<usize> {
+        match self.admit(asked, fleet, now) {
+            Admitted::To(pods) => pods,
+            Admitted::Waits | Admitted::Shed => Vec::new(),
         }
     }
 

@@ -41,9 +41,14 @@ fn queue(items: &[(u64, i16, u64, u64)]) -> Queue<()> {
 fn order(queue: &mut Queue<()>) -> Vec<u64> {
     let mut ids = Vec::new();
     while let Some(priority) = queue.highest() {
-        ids.extend(queue.pop(priority, &[]).map(|item| item.id));
+        ids.extend(pop(queue, priority, &[]).map(|item| item.id));
     }
     ids
+}
+
+fn pop(queue: &mut Queue<()>, priority: i16, but: &[u64]) -> Option<Item<()>> {
+    let next = queue.next(priority, but)?.id;
+    queue.go(next)
 }
 
 fn ids(items: &[Item<()>]) -> Vec<u64> {
@@ -75,7 +80,7 @@ fn flows_share_by_tokens_not_by_requests() {
 #[test]
 fn who_comes_late_and_seldom_is_not_behind_a_backlog() {
     let mut queue = queue(&[(1, 0, 1, 10), (2, 0, 1, 10), (3, 0, 1, 10), (4, 0, 1, 10)]);
-    assert_eq!(queue.pop(0, &[]).map(|item| item.id), Some(1));
+    assert_eq!(pop(&mut queue, 0, &[]).map(|item| item.id), Some(1));
     queue.offer(item(9, 0, 2, 10));
     assert_eq!(order(&mut queue), [2, 9, 3, 4]);
 }
@@ -83,13 +88,29 @@ fn who_comes_late_and_seldom_is_not_behind_a_backlog() {
 #[test]
 fn one_that_cannot_go_yet_is_passed_by_other_flows_and_is_first_the_next_time() {
     let mut queue = queue(&[(1, 0, 1, 50), (2, 0, 1, 1), (3, 0, 2, 60), (4, 0, 2, 60)]);
-    let first = queue.pop(0, &[]).unwrap();
-    assert_eq!(first.id, 1);
-    queue.put_back(first);
-    assert_eq!(queue.pop(0, &[1]).map(|item| item.id), Some(3));
-    assert_eq!(queue.pop(0, &[1]).map(|item| item.id), Some(4));
-    assert_eq!(queue.pop(0, &[1]), None, "its own flow does not pass it");
+    assert_eq!(queue.next(0, &[]).map(|item| item.id), Some(1));
+    assert_eq!(pop(&mut queue, 0, &[1]).map(|item| item.id), Some(3));
+    assert_eq!(pop(&mut queue, 0, &[1]).map(|item| item.id), Some(4));
+    assert_eq!(queue.next(0, &[1]), None, "its own flow does not pass it");
     assert_eq!(order(&mut queue), [1, 2]);
+}
+
+/// Asking who is next costs nobody anything: whoever had no room would otherwise overtake each other.
+#[test]
+fn flows_take_turns_when_there_is_room_for_one_at_a_time() {
+    let mut queue = Queue::new(bounds(1_000, 1 << 20));
+    for id in 0..20 {
+        queue.offer(item(id, 0, id % 2, 10));
+    }
+    let mut gone = Vec::new();
+    while let Some(first) = queue.next(0, &[]).map(|item| (item.id, item.flow)) {
+        gone.push(first.0);
+        queue.go(first.0);
+        // There is no room for these.
+        let second = queue.next(0, &[]).map(|item| item.flow);
+        let _ = queue.next(0, &second.into_iter().collect::<Vec<_>>());
+    }
+    assert_eq!(gone, (0..20).collect::<Vec<_>>());
 }
 
 #[test]
@@ -233,14 +254,14 @@ mod properties {
 
     fn release(queue: &mut Queue<()>, mut room: u64, odd: bool) -> Vec<Item<()>> {
         let (mut gone, mut blocked) = (Vec::new(), Vec::new());
-        while let Some(item) = queue.highest().and_then(|highest| queue.pop(highest, &blocked)) {
+        while let Some(item) = queue.highest().and_then(|highest| queue.next(highest, &blocked)) {
             if item.tokens.0 > room || (odd && item.flow % 2 == 1) {
                 blocked.push(item.flow);
-                queue.put_back(item);
                 continue;
             }
             room -= item.tokens.0;
-            gone.push(item);
+            let id = item.id;
+            gone.extend(queue.go(id));
         }
         gone
     }
@@ -298,7 +319,7 @@ mod properties {
             let mut served = vec![0_u64; sizes.len()];
             // Until a flow may be empty.
             while queue.bands.get(&0).is_some_and(|band| band.flows.len() == sizes.len()) {
-                let item = queue.pop(0, &[]).unwrap();
+                let item = pop(&mut queue, 0, &[]).unwrap();
                 served[item.flow as usize] += item.tokens.0;
                 let (least, most) = (served.iter().min().unwrap(), served.iter().max().unwrap());
                 prop_assert!(most - least < 200, "{:?}", served);
