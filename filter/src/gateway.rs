@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use berth_filter_routing::admission;
-use berth_filter_routing::decision::{Action, Decision, Reason};
+use berth_filter_routing::decision::{Action, Decision, Note, Reason};
 use berth_filter_routing::hold::Hold;
 use berth_filter_routing::ledger::Outcome;
 use berth_filter_routing::prefix::{Blocks, Hasher};
@@ -211,6 +211,10 @@ impl Gateway {
         };
         let now = host::now();
         let decision = self.view.decide(&*self.store, &request, now);
+        if decision.why.notes.contains(&Note::ModelUnread) {
+            self.stats
+                .count(&names::pool_stat(&decision.why.pool, names::MODEL_UNREAD), 1);
+        }
         if let Some(age) = self.view.table_age(&decision.why.pool, now) {
             self.stats
                 .observe(&names::pool_stat(&decision.why.pool, "table_age_ms"), age.0);
@@ -507,6 +511,7 @@ fn known(config: &Config) -> Stats {
         let counter = |stat: &str| names::pool_stat(&pool.name, stat);
         stats.define(MetricKind::Counter, &counter("routed"));
         stats.define(MetricKind::Counter, &counter(names::ELSEWHERE));
+        stats.define(MetricKind::Counter, &counter(names::MODEL_UNREAD));
         stats.define(MetricKind::Histogram, &counter("table_age_ms"));
         for reason in Reason::REPLIES {
             stats.define(MetricKind::Counter, &counter(&["replied.", reason.as_str()].concat()));
