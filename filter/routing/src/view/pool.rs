@@ -16,8 +16,9 @@ use crate::cost::HOME_SHARE;
 use crate::decision::{Ask, Drawn, Field, Part, PodFacts, PoolFacts, Wish, at_cap};
 use crate::ledger::{LedgerView, PodFact};
 use crate::limits::{DRAW_ABOVE, FIELD_MAX_AGE};
-use crate::prefix::{Beginning, Beginnings, Chains, Found, Written};
-use crate::view::prefix::PrefixView;
+use crate::prefix::{Beginning, Beginnings, Chains, Found, Written, seed};
+use crate::view::Request;
+use crate::view::prefix::{self, PrefixView};
 use crate::view::seen::Seen;
 use crate::view::share::Share;
 use crate::view::sizes::Sizes;
@@ -158,6 +159,13 @@ impl PoolView {
     pub fn expected_output(&self, pool: &Pool) -> Tokens {
         let configured = Tokens(pool.routing.expected_output_tokens.into());
         self.sizes.output().unwrap_or(configured)
+    }
+
+    /// The prompt as the prefix index knows it; `None` where there is no index, or nothing of it is ever cached.
+    pub fn chains(&self, pool: &Pool, request: &Request<'_>, model: Option<&str>) -> Option<Chains> {
+        let counts = self.prefix.is_some() && pool.routing.prefix.enabled && prefix::is_cached(request.facts);
+        let salt = request.facts.cache_salt.as_deref().unwrap_or_default();
+        counts.then(|| request.prompt.chains(seed(model.unwrap_or_default(), salt)))
     }
 
     /// How a prompt begins, as far as it tells where it lives.
