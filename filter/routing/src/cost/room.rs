@@ -102,8 +102,23 @@ fn memory(pod: &PodFacts<'_>, stage: Stage, need: &Need, fleet: &Fleet) -> (f64,
     let asked = (takes / prompts).max(takes / engines) * engines / capacity;
     let own = pod.own.context_tokens.0 as f64 / capacity;
     let used = match part(pod.row.load.kv_mean).filter(|_| stage == Stage::Fresh) {
-        Some(used) => used + pod.own.sent_since_tokens.0 as f64 / capacity,
+        Some(used) => {
+            // What was sent since is in no gauge yet, nor what waits in the engine. What ended since still is.
+            let sent = pod.own.sent_since_tokens.max(pod.own.unanswered_tokens).0 as f64 / capacity;
+            (used - ended(pod, used * capacity) / capacity).max(0.0) + sent
+        }
         None => fleet.foreign(pod, stage).used.unwrap_or(0.0) + own,
     };
     ((1.0 - used).max(0.0), asked)
+}
+
+/// KV tokens of what ended here since the gauges were read: of the part of the gauge that is this proxy's, as much as of
+/// its requests. A gauge knows real contexts, the ledger expected ones, so the parts are compared.
+fn ended(pod: &PodFacts<'_>, used: f64) -> f64 {
+    let then = pod.context_then.0 as f64;
+    if then <= 0.0 {
+        return 0.0;
+    }
+    let still = pod.own.context_tokens.0.saturating_sub(pod.own.sent_since_tokens.0) as f64;
+    used.min(then) * (1.0 - still / then).clamp(0.0, 1.0)
 }
