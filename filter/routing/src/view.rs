@@ -24,7 +24,7 @@ mod steering;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use berth_shared_state::config::Config;
+use berth_shared_state::config::{Config, Host};
 use berth_shared_state::limits::{LEDGER_IN_FLIGHT_MAX, MODELS_LIST_MAX_AGE};
 use berth_shared_state::pod::{PodAddress, PodKey};
 use berth_shared_state::snapshot::Snapshot;
@@ -34,10 +34,10 @@ use fastrand::Rng;
 
 use crate::admission::Class;
 use crate::catalogue::{self, Catalogue};
-use crate::decision::{self, Action, Admit, Ask, Booking, Decision, Naming, Reason, Refusal, Why};
+use crate::decision::{self, Action, Admit, Ask, Booking, Decision, Naming, Note, Reason, Refusal, Why};
 use crate::header;
 use crate::ledger::{Asked, Outcome, Sent};
-use crate::prefix::{Blocks, Written, seed};
+use crate::prefix::{Blocks, Written};
 use crate::request::{Facts, ModelsQuestion};
 use crate::rewrite::{self, Sender};
 pub use counts::Counts;
@@ -116,7 +116,7 @@ impl View {
             pools: config
                 .pools
                 .iter()
-                .map(|pool| PoolView::new(pool, config.pools.len(), nonce))
+                .map(|pool| PoolView::new(pool, config.pools.len(), nonce, config.host != Host::Apisix))
                 .collect(),
             config,
             rng: Rng::with_seed(seed),
@@ -164,8 +164,7 @@ impl View {
     /// a request is passed, since every pool would be a guess.
     #[must_use]
     pub fn lacks_model(&self, facts: &Facts, steering: &Steering) -> bool {
-        let unread = !facts.complete && !facts.malformed && facts.model.is_none() && !facts.model_too_long;
-        unread && steering.model.is_none() && steering.pool.is_none() && self.config.pools.len() > 1
+        is_model_unread(facts, steering) && steering.pool.is_none() && self.config.pools.len() > 1
     }
 
     /// Decides, and books the request where it is routed. One that is to be held is in the queue then, and comes out of
@@ -202,14 +201,7 @@ impl View {
             return nobody_decides();
         };
         self.counts.ledger(view.ledger.refresh(store, now));
-        let chains = view
-            .prefix
-            .as_ref()
-            .filter(|_| pool.routing.prefix.enabled && prefix::is_cached(request.facts))
-            .map(|_| {
-                let salt = request.facts.cache_salt.as_deref().unwrap_or_default();
-                request.prompt.chains(seed(model.unwrap_or_default(), salt))
-            });
+        let chains = view.chains(pool, request, model);
         let start = chains.as_ref().and_then(|chains| view.beginning(chains));
         let mut ask = Ask {
             model,
@@ -245,6 +237,9 @@ impl View {
         };
         let mut decision = decision::decide(&input, &mut self.rng);
         decision.why.asked = asked.filter(|_| target.is_some()).map(str::to_owned);
+        if is_model_unread(request.facts, request.steering) {
+            decision.why.notes.push(Note::ModelUnread);
+        }
         decision.why.base = catalogue::base_of(pool, view.snapshot(), model).map(str::to_owned);
         if let Action::Route { endpoints, booking } = &decision.action {
             let written =
@@ -462,6 +457,12 @@ impl View {
         }
         self.routed.insert(request.id, routed);
     }
+}
+
+/// A body was cut before its model, and nothing else tells it.
+const fn is_model_unread(facts: &Facts, steering: &Steering) -> bool {
+    let unread = !facts.complete && !facts.malformed && facts.model.is_none() && !facts.model_too_long;
+    unread && steering.model.is_none()
 }
 
 /// The model asked for: the body's word where it was read, else a trusted header's.

@@ -16,8 +16,9 @@ use crate::cost::HOME_SHARE;
 use crate::decision::{Ask, Drawn, Field, Part, PodFacts, PoolFacts, Wish, at_cap};
 use crate::ledger::{LedgerView, PodFact};
 use crate::limits::{DRAW_ABOVE, FIELD_MAX_AGE};
-use crate::prefix::{Beginning, Beginnings, Chains, Found, Written};
-use crate::view::prefix::PrefixView;
+use crate::prefix::{Beginning, Beginnings, Chains, Found, Written, seed};
+use crate::view::Request;
+use crate::view::prefix::{self, PrefixView};
 use crate::view::seen::Seen;
 use crate::view::share::Share;
 use crate::view::sizes::Sizes;
@@ -57,14 +58,15 @@ pub(super) struct PoolView {
 }
 
 impl PoolView {
-    pub fn new(pool: &Pool, pools: usize, nonce: u64) -> Self {
+    /// `shares` = workers see each other in shared data.
+    pub fn new(pool: &Pool, pools: usize, nonce: u64, shares: bool) -> Self {
         Self {
             table_key: Keys::of(pool).table,
             ledger: LedgerView::new(&pool.name, nonce),
             error: None,
             prefix: PrefixView::new(pool, pools),
             sealer: None,
-            share: Share::default(),
+            share: if shares { Share::default() } else { Share::unseen() },
             sizes: Sizes::default(),
             seen: Seen::default(),
             beginnings: Beginnings::default(),
@@ -89,7 +91,11 @@ impl PoolView {
             return Ok(false);
         }
         self.read_at = Some(now);
-        let read = self.read(store, now);
+        let mut read = self.read(store, now);
+        if matches!(read, Err(TableError::Unreadable(_))) && self.snapshot.is_none() {
+            // Torn, most likely: WasmX copies a value after it has let its lock go. An older copy would serve till then.
+            read = self.read(store, now);
+        }
         self.error = read.err();
         read
     }
@@ -153,6 +159,13 @@ impl PoolView {
     pub fn expected_output(&self, pool: &Pool) -> Tokens {
         let configured = Tokens(pool.routing.expected_output_tokens.into());
         self.sizes.output().unwrap_or(configured)
+    }
+
+    /// The prompt as the prefix index knows it; `None` where there is no index, or nothing of it is ever cached.
+    pub fn chains(&self, pool: &Pool, request: &Request<'_>, model: Option<&str>) -> Option<Chains> {
+        let counts = self.prefix.is_some() && pool.routing.prefix.enabled && prefix::is_cached(request.facts);
+        let salt = request.facts.cache_salt.as_deref().unwrap_or_default();
+        counts.then(|| request.prompt.chains(seed(model.unwrap_or_default(), salt)))
     }
 
     /// How a prompt begins, as far as it tells where it lives.

@@ -103,7 +103,7 @@ static PREFIX: Section = Section {
             "enabled",
             Kind::Bool,
             Preset::Bool(true),
-            "Turn it off where the engines cache no prefixes. It is off under a `host` other than Envoy: their shared memory is small.",
+            "Turn it off where the engines cache no prefixes. It is off under the hosts nginx and kong: their shared memory is small.",
         ),
         field(
             "max_bytes",
