@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use berth_filter_routing::admission;
-use berth_filter_routing::decision::{Action, Decision};
+use berth_filter_routing::decision::{Action, Decision, Note};
 use berth_filter_routing::hold::Hold;
 use berth_filter_routing::ledger::Outcome;
 use berth_filter_routing::prefix::{Blocks, Hasher};
@@ -200,6 +200,10 @@ impl Gateway {
         };
         let now = host::now();
         let decision = self.view.decide(&*self.store, &request, now);
+        if decision.why.notes.contains(&Note::ModelUnread) {
+            self.stats
+                .count(&names::pool_stat(&decision.why.pool, names::MODEL_UNREAD), 1);
+        }
         if let Some(age) = self.view.table_age(&decision.why.pool, now) {
             self.stats
                 .observe(&names::pool_stat(&decision.why.pool, "table_age_ms"), age.0);
@@ -243,6 +247,9 @@ impl Gateway {
         let mut resumed = Vec::new();
         for (id, decision) in self.view.release(&*self.store, host::now()) {
             self.count(&decision);
+            if decision.refresh_models {
+                self.ask_for_models(&decision.why.pool);
+            }
             let id = u32::try_from(id).unwrap_or_default();
             let stream = streams.get_mut(&id).filter(|_| host::set_context(id).is_ok());
             match stream.map(|stream| stream.go(self, &decision)) {

@@ -35,6 +35,7 @@ pub fn known(config: &Config) -> Stats {
         let counter = |stat: &str| names::pool_stat(&pool.name, stat);
         stats.define(MetricKind::Counter, &counter("routed"));
         stats.define(MetricKind::Counter, &counter(names::ELSEWHERE));
+        stats.define(MetricKind::Counter, &counter(names::MODEL_UNREAD));
         stats.define(MetricKind::Histogram, &counter("table_age_ms"));
         for reason in Reason::REPLIES {
             stats.define(MetricKind::Counter, &counter(&["replied.", reason.as_str()].concat()));

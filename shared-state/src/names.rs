@@ -160,6 +160,9 @@ pub const POLLERS_BEGUN: &str = "pollers_begun";
 /// nobody applies the choice.
 pub const ELSEWHERE: &str = "elsewhere";
 
+/// Counter: requests whose body was cut before the model, so that the pool's base was thought to be meant.
+pub const MODEL_UNREAD: &str = "model_unread";
+
 /// Gauge: Unix seconds of a pool's last table. Its age is what to alert on: the poller's death shows here.
 pub const PUBLISHED_AT: &str = "published_at_seconds";
 

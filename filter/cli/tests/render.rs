@@ -243,13 +243,14 @@ fn what_discovery_asks_is_a_cluster_of_what_is_rendered_for_envoy() {
 
 /// Envoy refuses a key that stands twice.
 #[test]
-fn two_headers_from_one_variable_are_one_key() {
+fn two_uses_of_one_variable_are_one_key() {
     #[track_caller]
     fn check(cluster: &str, args: &[&str], keys: &str, times: usize) {
         let document = format!(
             r#"{{"pools": [{{"name": "p",
                 "discovery": {{"envoy_admin": {{"cluster": "{cluster}", "admin": "prometheus_stats"}}}},
-                "scrape": {{"headers": {{"authorization": {{"env": "B"}}, "x-key": {{"env": "B"}}, "x-more": {{"env": "A"}}}}}}}}]}}"#
+                "routing": {{"affinity": {{"by": "cookie", "key": {{"env": "A"}}}}}},
+                "scrape": {{"headers": {{"authorization": {{"env": "B"}}, "x-key": {{"env": "B"}}}}}}}}]}}"#
         );
         let output = render_text(&document, args);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -90,6 +90,8 @@ pub struct Admit<'a> {
     pub patience: Patience,
     /// Pods that others wait for who go before it.
     pub reserved: &'a [PodAddress],
+    /// Others go before it, whatever room there is: it is not let go, but refused where anybody would be.
+    pub closed: bool,
 }
 
 /// What is known of one pod.

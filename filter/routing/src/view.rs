@@ -34,7 +34,7 @@ use fastrand::Rng;
 
 use crate::admission::Class;
 use crate::catalogue::{self, Catalogue};
-use crate::decision::{self, Action, Admit, Ask, Booking, Decision, Naming, Reason, Refusal, Why};
+use crate::decision::{self, Action, Admit, Ask, Booking, Decision, Naming, Note, Reason, Refusal, Why};
 use crate::header;
 use crate::ledger::{Asked, Outcome, Sent};
 use crate::prefix::{Blocks, Written, seed};
@@ -164,8 +164,7 @@ impl View {
     /// a request is passed, since every pool would be a guess.
     #[must_use]
     pub fn lacks_model(&self, facts: &Facts, steering: &Steering) -> bool {
-        let unread = !facts.complete && !facts.malformed && facts.model.is_none() && !facts.model_too_long;
-        unread && steering.model.is_none() && steering.pool.is_none() && self.config.pools.len() > 1
+        is_model_unread(facts, steering) && steering.pool.is_none() && self.config.pools.len() > 1
     }
 
     /// Decides, and books the request where it is routed. One that is to be held is in the queue then, and comes out of
@@ -245,6 +244,9 @@ impl View {
         };
         let mut decision = decision::decide(&input, &mut self.rng);
         decision.why.asked = asked.filter(|_| target.is_some()).map(str::to_owned);
+        if is_model_unread(request.facts, request.steering) {
+            decision.why.notes.push(Note::ModelUnread);
+        }
         decision.why.base = catalogue::base_of(pool, view.snapshot(), model).map(str::to_owned);
         if let Action::Route { endpoints, booking } = &decision.action {
             let written =
@@ -462,6 +464,12 @@ impl View {
         }
         self.routed.insert(request.id, routed);
     }
+}
+
+/// A body was cut before its model, and nothing else tells it.
+const fn is_model_unread(facts: &Facts, steering: &Steering) -> bool {
+    let unread = !facts.complete && !facts.malformed && facts.model.is_none() && !facts.model_too_long;
+    unread && steering.model.is_none()
 }
 
 /// The model asked for: the body's word where it was read, else a trusted header's.

@@ -106,6 +106,7 @@ impl Pool {
             own: OwnLoad::default(),
             filled: Tokens(0),
             cached: 0.0,
+            session: false,
             rate: None,
             avoided_until: None,
             adapters_in_use: &[],

@@ -2,6 +2,7 @@
 //!
 //! One file per theme; a rig takes some seconds to start, so one test sees several things of one rig.
 
+mod admission;
 mod answers;
 mod bodies;
 mod conformance;

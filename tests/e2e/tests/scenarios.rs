@@ -48,6 +48,7 @@ scenarios! {
     client_that_leaves_is_released,
     error_inside_a_good_stream,
     errors_of_the_client_do_not_count,
+    held_request_of_an_alias,
     held_too_long,
     held_until_a_pod_has_room,
     held_until_a_stream_ends,

@@ -1,6 +1,7 @@
 //! Lines of the replay protocol, through the whole of Berth.
 
 use berth_filter_routing::replay::{Answers, Options, Replay};
+use berth_shared_state::config::Config;
 use serde_json::Value;
 
 use crate::world;
@@ -8,20 +9,31 @@ use crate::world;
 /// The input is lines of events.
 pub fn replay(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
-    let run = || {
+    let run = |config: Config| {
         let options = Options {
             workers: 2,
             ..Options::default()
         };
-        let mut replay = Replay::new(world::config(), options);
-        let answers: Vec<Answers> = text.lines().take(200).map(|line| replay.feed(line)).collect();
+        let mut replay = Replay::new(config, options);
+        let mut answers: Vec<Answers> = text.lines().take(200).map(|line| replay.feed(line)).collect();
+        answers.push(replay.finish());
         answers
     };
-    let answers = run();
+    let answers = run(world::config());
     for (line, answers) in text.lines().zip(&answers) {
         check(line, answers);
     }
-    assert_eq!(answers, run(), "equal input, equal seed");
+    assert_eq!(answers, run(world::config()), "equal input, equal seed");
+    let answers = run(world::queueing());
+    assert_eq!(answers, run(world::queueing()), "equal input, equal seed");
+    let lines = answers.iter().flat_map(|answers| &answers.out);
+    let (mut held, mut left) = (0, 0);
+    for line in lines {
+        let line: Value = serde_json::from_str(line).expect("JSON");
+        held += u32::from(line["action"] == "hold");
+        left += u32::from(line["why"].get("waited").is_some());
+    }
+    assert!(left <= held, "{left} answers to {held} that waited");
 }
 
 fn check(line: &str, answers: &Answers) {

@@ -12,7 +12,7 @@ use berth_filter_routing::request::{Api, Facts, PromptSink};
 use berth_filter_routing::view::{Request, Steering, View};
 use berth_shared_state::config::Config;
 use berth_shared_state::limits::{DECISION_HEADER_MAX_BYTES, ENDPOINTS_MAX};
-use berth_shared_state::names::{Keys, ledger_key};
+use berth_shared_state::names::{self, Keys, ledger_key};
 use berth_shared_state::pod::PodAddress;
 use berth_shared_state::poll::{Effect, Event, Poller, Response, Target};
 use berth_shared_state::store::{MemoryStore, SharedData};
@@ -44,6 +44,18 @@ const MODELS: [&[u8]; 4] = [
 pub fn config() -> Config {
     static PARSED: LazyLock<Config> = LazyLock::new(|| Config::parse(CONFIG).expect("a config"));
     PARSED.clone()
+}
+
+/// The same with objectives and a small queue.
+pub fn queueing() -> Config {
+    let mut document: serde_json::Value = serde_json::from_slice(CONFIG).expect("JSON");
+    document["trust"] = serde_json::json!({"headers": [names::OBJECTIVE[0], names::FAIRNESS_ID[0]]});
+    document["admission"] = serde_json::json!({
+        "objectives": [{"name": "batch", "priority": -1}, {"name": "chat", "priority": 1}],
+        "patience": "100ms",
+        "queue": {"enabled": true, "max_requests": 4},
+    });
+    Config::parse(document.to_string().as_bytes()).expect("a config")
 }
 
 /// Its pods.
@@ -200,7 +212,7 @@ pub fn check_decision(decision: &Decision, table: Option<&Table>, subset: Option
             assert_eq!(read, attempts, "{value}");
         }
         Action::Reply(refusal) => {
-            assert!([404, 503].contains(&refusal.status));
+            assert!([404, 429, 503].contains(&refusal.status));
             let body: serde_json::Value = serde_json::from_str(&header::body(refusal, None)).expect("JSON");
             assert!(body["error"]["message"].is_string());
             let someone = table.is_none_or(|table| table.pods.iter().any(|row| may(&row.address)));
@@ -209,8 +221,8 @@ pub fn check_decision(decision: &Decision, table: Option<&Table>, subset: Option
                 "503 beside a pod that may serve"
             );
         }
+        Action::Hold => panic!("nobody may wait"),
         Action::Pass(_) => assert!(subset.is_none(), "the proxy's own choice knows no subset"),
-        Action::Hold => panic!("no queue is configured"),
     }
     for one in &decision.why.considered {
         assert!(one.cost.is_finite(), "{one:?}");

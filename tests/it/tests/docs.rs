@@ -45,6 +45,23 @@ fn every_path_that_the_documents_name_exists() {
     assert!(seen > 10, "the documents name {seen} paths: is the search broken?");
 }
 
+/// Whole documents that stand in the README, indented.
+#[test]
+fn the_configs_of_the_readme_are_valid() {
+    let text = text("README.md");
+    let blocks = text
+        .split("\n\n")
+        .filter(|block| block.lines().all(|line| line.starts_with("    ")));
+    let configs: Vec<_> = blocks
+        .filter(|block| block.trim_start().starts_with('{') && block.contains("\"pools\""))
+        .collect();
+    assert!(configs.len() >= 2, "{configs:?}");
+    for config in configs {
+        let parsed = berth_shared_state::config::Config::parse(config.as_bytes());
+        assert!(parsed.is_ok(), "{config}: {parsed:?}");
+    }
+}
+
 #[test]
 fn every_link_of_the_host_pages_leads_somewhere() {
     let pages = [

@@ -1,6 +1,7 @@
 //! The single integration binary. `scenarios` is the heart: the same files run on the core and
 //! through the wasm; a subset runs again in a real Envoy (tests/e2e).
 
+mod admission;
 mod chaos;
 mod contract;
 mod dependencies;

@@ -90,6 +90,8 @@ pub struct Queue<T> {
     /// Band and flow of each.
     places: HashMap<u64, (i16, u64)>,
     bytes: usize,
+    /// Nobody's wait is over between these: when they were last looked at, and the first end of a wait.
+    quiet: (UnixMillis, UnixMillis),
 }
 
 impl<T> Queue<T> {
@@ -101,6 +103,7 @@ impl<T> Queue<T> {
             bands: BTreeMap::new(),
             places: HashMap::new(),
             bytes: 0,
+            quiet: (UnixMillis(0), UnixMillis(0)),
         }
     }
 
@@ -142,6 +145,7 @@ impl<T> Queue<T> {
             return vec![item];
         }
         let priority = item.priority;
+        self.quiet.1 = self.quiet.1.min(item.since + item.wait);
         self.push(item);
         let mut gone = Vec::new();
         while self
@@ -201,14 +205,21 @@ impl<T> Queue<T> {
 
     /// Takes out those that waited long enough. Where the clock stepped back, they begin anew.
     pub fn expired(&mut self, now: UnixMillis) -> Vec<Item<T>> {
+        if (self.quiet.0..self.quiet.1).contains(&now) {
+            return Vec::new();
+        }
+        let mut first = UnixMillis(u64::MAX);
         let mut due = Vec::new();
         let flows = self.bands.values_mut().flat_map(|band| band.flows.iter_mut());
         for item in flows.flat_map(|flow| flow.waiting.iter_mut()) {
             item.since = item.since.min(now);
             if now.since(item.since) >= item.wait {
                 due.push(item.id);
+            } else {
+                first = first.min(item.since + item.wait);
             }
         }
+        self.quiet = (now, first);
         due.into_iter().filter_map(|id| self.remove(id)).collect()
     }
 

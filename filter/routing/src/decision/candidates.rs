@@ -277,6 +277,9 @@ impl<'a> Candidates<'a> {
     /// Leaves out the pods that others wait for, and asks the rest for room. False: there is none, and the cheapest is
     /// the first considered. Where no gauge can be believed, nobody can say that a pool is full, unless it is at its caps.
     pub fn have_room(&mut self, admit: &Admit<'_>, why: &mut Why) -> bool {
+        if admit.closed {
+            return false;
+        }
         self.list.retain(|one| !admit.reserved.contains(&one.pod.row.address));
         let full = why.notes.contains(&Note::AllAtCap);
         if why.rung == Some(Rung::OwnLoad) && !self.list.is_empty() && !full {

@@ -77,6 +77,8 @@ pub enum Note {
     ModelUnconfirmed,
     /// No pod has the model as far as known, but that is not certain: the engine will say so.
     ModelUnlisted,
+    /// The body was cut before its model: the pool's base is thought to be meant.
+    ModelUnread,
     /// A pod with frozen gauges gets one request, to see it move.
     Probe,
     /// There is no table: the subset is taken as it stands.
@@ -99,6 +101,7 @@ impl Note {
             Self::LongerThanAllowed => "the prompt is longer than any pod allows; the engine will say so",
             Self::ModelUnconfirmed => "no pod is known to have the model; those that may have it are asked",
             Self::ModelUnlisted => "no pod lists the model, but not all were asked lately; the engine will say so",
+            Self::ModelUnread => "the body was cut before its model, so the pool's base is thought to be meant",
             Self::Probe => "a pod with frozen gauges gets one request, to see it move",
             Self::SubsetAsGiven => "there is no table, so the subset is taken as it stands",
             Self::LabelsUnknown => "no pod is known to have the required labels; those that say nothing are asked",

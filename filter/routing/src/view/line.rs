@@ -121,12 +121,12 @@ impl View {
         self.counts.objectives_unknown += u64::from(class.unknown);
         let queues = self.config.admission.queue.is_some();
         let waits = request.body.filter(|_| queues);
-        let mut decision = if waits.is_some() && self.must_wait(store, way.index, class.priority, now) {
-            self.not_asked(way, request)
-        } else if waits.is_none() && !class.is_sheddable() {
+        let mut decision = if waits.is_none() && !class.is_sheddable() {
             self.decide_at(store, request, way, None, now)
         } else {
-            self.decide_with_room(store, request, way, &class, &[], now)
+            let closed = waits.is_some() && self.must_wait(store, way.index, class.priority, now);
+            let on = (&class, &[][..], closed);
+            self.decide_with_room(store, request, way, on, now)
         };
         decision.why.priority = Some(class.priority);
         if decision.action != Action::Hold {
@@ -213,37 +213,23 @@ impl View {
         view.ledger.waiting_elsewhere().any(|band| band.priority >= priority)
     }
 
-    /// Hold, without having asked for room.
-    fn not_asked(&self, way: Way<'_>, request: &Request<'_>) -> Decision {
-        let pool = self.config.pools.get(way.index).map(|pool| pool.name.clone());
-        let asked = super::model_of(request);
-        let model = way.target.or(asked);
-        Decision {
-            action: Action::Hold,
-            refresh_models: false,
-            why: Why {
-                pool: pool.unwrap_or_default(),
-                model: model.map(crate::decision::shortened),
-                asked: asked.filter(|_| way.target.is_some()).map(str::to_owned),
-                reason: Some(Reason::Saturated),
-                ..Why::default()
-            },
-        }
-    }
-
     fn decide_with_room(
         &mut self,
         store: &dyn SharedData,
         request: &Request<'_>,
         way: Way<'_>,
-        class: &Class,
-        reserved: &[PodAddress],
+        (class, reserved, closed): (&Class, &[PodAddress], bool),
         now: UnixMillis,
     ) -> Decision {
         let Some(patience) = self.lines.get(way.index).map(|line| line.patience(class)) else {
             return self.decide_at(store, request, way, None, now);
         };
-        let decision = self.decide_at(store, request, way, Some(Admit { patience, reserved }), now);
+        let admit = Admit {
+            patience,
+            reserved,
+            closed,
+        };
+        let decision = self.decide_at(store, request, way, Some(admit), now);
         if let Some(line) = self.lines.get_mut(way.index) {
             line.learn(class.priority, &decision.why);
         }
@@ -415,7 +401,7 @@ impl View {
             index,
             target: held.target.as_deref(),
         };
-        let mut decision = self.decide_with_room(store, &request, way, &held.class, reserved, now);
+        let mut decision = self.decide_with_room(store, &request, way, (&held.class, reserved, false), now);
         decision.why.priority = Some(held.class.priority);
         decision.why.waited = Some(now.since(item.since));
         decision

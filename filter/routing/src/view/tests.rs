@@ -432,6 +432,30 @@ fn a_trusted_header_tells_the_model_where_the_body_does_not() {
 }
 
 #[test]
+fn a_body_that_was_cut_before_its_model_goes_to_the_base_of_a_single_pool_and_says_so() {
+    let store = MemoryStore::default();
+    three(&store);
+    let mut view = view(ONE, 1);
+    let mut noted = |complete, model, steering: &Steering| {
+        let facts = Facts {
+            complete,
+            ..chat(model)
+        };
+        let decision = decide_on(&mut view, &store, 1, &facts, steering, 10);
+        assert_eq!(endpoints(&decision).len(), 3);
+        decision.why.notes.contains(&Note::ModelUnread)
+    };
+    let told = Steering {
+        model: Some("base".to_owned()),
+        ..Steering::default()
+    };
+    assert!(noted(false, None, &Steering::default()));
+    assert!(!noted(false, None, &told));
+    assert!(!noted(false, Some("base"), &Steering::default()));
+    assert!(!noted(true, None, &Steering::default()));
+}
+
+#[test]
 fn a_table_that_cannot_be_read_leaves_the_last_good_copy() {
     let store = MemoryStore::default();
     let mut view = view(ONE, 1);

@@ -38,11 +38,16 @@ fn own() -> impl Strategy<Value = OwnLoad> {
     })
 }
 
-/// How a pod is, and how it was read.
-type State = (Readiness, Trend, Status, Option<Engine>, Option<UnixMillis>, u32);
-
-fn state() -> impl Strategy<Value = State> {
-    (
+fn plain() -> impl Strategy<Value = Pod> {
+    let gauges = (
+        any::<Option<u32>>(),
+        any::<Option<u32>>(),
+        any::<Option<f32>>(),
+        any::<Option<u64>>(),
+        any::<u16>(),
+        any::<Option<bool>>(),
+    );
+    let state = (
         prop::sample::select(vec![
             Readiness::Unknown,
             Readiness::Ready,
@@ -54,17 +59,6 @@ fn state() -> impl Strategy<Value = State> {
         prop::sample::select(vec![None, Some(Engine::Vllm), Some(Engine::LlamaCpp)]),
         prop::option::of(millis()),
         any::<u32>(),
-    )
-}
-
-fn pod() -> impl Strategy<Value = Pod> {
-    let gauges = (
-        any::<Option<u32>>(),
-        any::<Option<u32>>(),
-        any::<Option<f32>>(),
-        any::<Option<u64>>(),
-        any::<u16>(),
-        any::<Option<bool>>(),
     );
     let page = prop::option::of((millis(), adapters(), adapters(), any::<Option<u64>>()));
     let memory = (
@@ -73,55 +67,50 @@ fn pod() -> impl Strategy<Value = Pod> {
         prop::option::of((adapters(), adapters(), any::<Option<u32>>())),
         prop::option::of(adapters()),
     );
-    let wishes = (adapters(), millis(), any::<bool>());
-    (
-        0_usize..9,
-        gauges,
-        state(),
-        page,
-        own(),
-        memory,
-        any::<[f32; 3]>(),
-        wishes,
+    (0_usize..9, gauges, state, page, own(), memory, any::<[f32; 3]>()).prop_map(
+        |(index, gauges, state, page, own, memory, rates)| {
+            let mut pod = world::idle(index);
+            let load = &mut pod.row.load;
+            (load.running, load.waiting, load.kv_mean) = (gauges.0, gauges.1, gauges.2);
+            load.kv_capacity = gauges.3.map(Tokens);
+            (load.engines, load.sleeping) = (gauges.4, gauges.5);
+            (
+                pod.row.readiness,
+                pod.row.trend,
+                pod.row.load.status,
+                pod.row.load.engine,
+            ) = (state.0, state.1, state.2, state.3);
+            (pod.row.scraped_at, pod.row.failures) = (state.4, state.5);
+            pod.row.last_error = Some(ScrapeError::Unreachable);
+            pod.row.models = page.map(|(at, bases, adapters, longest)| Models {
+                at,
+                bases,
+                adapters: adapters.into_iter().map(|id| (id, None)).collect(),
+                max_model_len: longest.map(Tokens),
+            });
+            pod.row.activity = memory
+                .2
+                .map(|(running, waiting, max)| ActiveAdapters { running, waiting, max });
+            pod.row.resident = memory.3.map(|ids| ids.into_iter().map(|id| (id, Level::Gpu)).collect());
+            pod.row.rates.prompt_tokens = Some(rates[0]);
+            pod.row.rates.requests = Some(rates[1]);
+            pod.row.rates.cached_prompt_tokens = Some(rates[2]);
+            pod.recent = vec![(adapter_key("sql"), ago(5))];
+            Pod {
+                own,
+                rate: memory.0,
+                avoided_until: memory.1,
+                ..pod
+            }
+        },
     )
-        .prop_map(
-            |(index, gauges, state, page, own, memory, rates, (labels, since, session))| {
-                let mut pod = world::idle(index);
-                (pod.row.labels, pod.row.since, pod.session) = (labels, since, session);
-                let load = &mut pod.row.load;
-                (load.running, load.waiting, load.kv_mean) = (gauges.0, gauges.1, gauges.2);
-                load.kv_capacity = gauges.3.map(Tokens);
-                (load.engines, load.sleeping) = (gauges.4, gauges.5);
-                (
-                    pod.row.readiness,
-                    pod.row.trend,
-                    pod.row.load.status,
-                    pod.row.load.engine,
-                ) = (state.0, state.1, state.2, state.3);
-                (pod.row.scraped_at, pod.row.failures) = (state.4, state.5);
-                pod.row.last_error = Some(ScrapeError::Unreachable);
-                pod.row.models = page.map(|(at, bases, adapters, longest)| Models {
-                    at,
-                    bases,
-                    adapters: adapters.into_iter().map(|id| (id, None)).collect(),
-                    max_model_len: longest.map(Tokens),
-                });
-                pod.row.activity = memory
-                    .2
-                    .map(|(running, waiting, max)| ActiveAdapters { running, waiting, max });
-                pod.row.resident = memory.3.map(|ids| ids.into_iter().map(|id| (id, Level::Gpu)).collect());
-                pod.row.rates.prompt_tokens = Some(rates[0]);
-                pod.row.rates.requests = Some(rates[1]);
-                pod.row.rates.cached_prompt_tokens = Some(rates[2]);
-                pod.recent = vec![(adapter_key("sql"), ago(5))];
-                Pod {
-                    own,
-                    rate: memory.0,
-                    avoided_until: memory.1,
-                    ..pod
-                }
-            },
-        )
+}
+
+fn pod() -> impl Strategy<Value = Pod> {
+    (plain(), adapters(), millis(), any::<bool>()).prop_map(|(mut pod, labels, since, session)| {
+        (pod.row.labels, pod.row.since, pod.session) = (labels, since, session);
+        pod
+    })
 }
 
 fn world() -> impl Strategy<Value = World> {

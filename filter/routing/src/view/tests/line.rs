@@ -242,6 +242,19 @@ fn the_higher_band_goes_first_and_nobody_overtakes_in_a_band() {
 }
 
 #[test]
+fn what_would_be_refused_anyhow_does_not_wait_for_that() {
+    let store = MemoryStore::default();
+    let mut view = full(&queueing(), &store);
+    ask(&mut view, &store, 50, &Steering::default(), 10);
+    let elsewhere = Steering {
+        subset: Some("10.9.9.9:80".to_owned()),
+        ..Steering::default()
+    };
+    let refusal = ask(&mut view, &store, 51, &elsewhere, 10);
+    assert_eq!(refused(&refusal), (503, "subset-no-match", 0));
+}
+
+#[test]
 fn tenants_share_by_tokens() {
     let store = MemoryStore::default();
     let mut view = full(&queueing(), &store);
@@ -454,4 +467,23 @@ fn reasons_of_refusals_are_counted_by_their_names() {
             .iter()
             .all(|name| Reason::REPLIES.iter().any(|reason| reason.as_str() == *name))
     );
+}
+
+/// What a request reads and writes of shared data.
+fn touches(document: &str) -> u32 {
+    let store = Counting::default();
+    one(&store);
+    let mut view = view(document, 1);
+    store.all.set(0);
+    ask(&mut view, &store, 1, &objective("batch"), 10);
+    view.on_first_byte(&store, 1, 200, true, at(20));
+    view.on_end(&store, 1, Outcome::Success, at(30));
+    store.all.get()
+}
+
+#[test]
+fn a_request_that_finds_room_touches_no_more_shared_data_than_without_admission() {
+    let off = touches(ONE);
+    assert_eq!(touches(&shedding()), off);
+    assert_eq!(touches(&queueing()), off);
 }
