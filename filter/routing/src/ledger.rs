@@ -334,9 +334,8 @@ impl Ledger {
     /// Forgets pods that left the table long ago and holds the bound on remembered adapters.
     /// `incarnation` tells a pod of the table.
     fn keep_house(&mut self, now: UnixMillis, incarnation: impl Fn(PodKey) -> Option<u32>) {
-        let pool = self.pool_rate();
         self.pods.retain_mut(|state| {
-            state.memory.forget_rate(pool, now);
+            state.memory.forget_rate(now);
             if let Some(current) = incarnation(state.pod) {
                 state.used_at = now;
                 state.memory.restarted(current);

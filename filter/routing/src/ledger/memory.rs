@@ -24,11 +24,6 @@ use serde::{Deserialize, Serialize};
 /// above instead of two fifths, a pod that became slow was believed fast for four times as long.
 const WEIGHT_UP: f64 = 0.25;
 const WEIGHT_DOWN: f64 = 0.1;
-/// An observation that many times below the rate is no queue of others, which were seen to look like 3.5: the pod has
-/// become slow, and each request sent to it meanwhile waits for seconds.
-const SLUMP: f64 = 8.0;
-/// Weight of such an observation.
-const WEIGHT_SLUMP: f64 = 0.5;
 /// Work that teaches with full weight; a shorter prompt shows fixed costs more than the rate.
 const FULL_WEIGHT_TOKENS: f64 = 256.0;
 /// One observation raises the rate to this multiple at most: a prefix that was cached after all
@@ -146,17 +141,10 @@ impl Memory {
         (self.samples >= SAMPLES_MIN && self.rate.is_finite() && self.rate > 0.0).then_some(self.rate)
     }
 
-    /// A pod that looks slow gets no requests, so nothing could correct its rate: after a while without observations it
-    /// counts as the pool's again, and has to be seen anew. One that is slower by far comes nearer to the `pool`'s rate
-    /// each time, so that it is not tried with several requests at once.
-    pub fn forget_rate(&mut self, pool: Option<f64>, now: UnixMillis) {
-        if self.samples == 0 || now.since(self.observed_at) <= RATE_FORGOTTEN_AFTER {
-            return;
-        }
-        if pool.is_some_and(|pool| self.rate * GROWTH_MAX < pool) {
-            self.rate *= GROWTH_MAX;
-            self.observed_at = now;
-        } else {
+    /// A pod that looks slow gets no requests, so nothing could correct its rate: after a while
+    /// without observations it counts as the pool's again, and has to be seen anew.
+    pub fn forget_rate(&mut self, now: UnixMillis) {
+        if self.samples > 0 && now.since(self.observed_at) > RATE_FORGOTTEN_AFTER {
             (self.rate, self.samples) = (0.0, 0);
         }
     }
@@ -166,7 +154,7 @@ impl Memory {
         if seen.work.0 == 0 {
             return;
         }
-        self.forget_rate(None, now);
+        self.forget_rate(now);
         self.observed_at = now;
         let work = seen.work.0 as f64;
         let observed = (work / (seen.took.0.max(1) as f64)).min(RATE_MAX);
@@ -174,13 +162,7 @@ impl Memory {
             // The first answers of a pod are its slowest (warm-up), and one of them must not stand for it.
             self.rate = self.rate.max(observed);
         } else {
-            let weight = if observed > self.rate {
-                WEIGHT_UP
-            } else if observed * SLUMP < self.rate {
-                WEIGHT_SLUMP
-            } else {
-                WEIGHT_DOWN
-            };
+            let weight = if observed > self.rate { WEIGHT_UP } else { WEIGHT_DOWN };
             let step = observed.min(self.rate * GROWTH_MAX) - self.rate;
             self.rate += weight * (work / FULL_WEIGHT_TOKENS).min(1.0) * step;
         }
