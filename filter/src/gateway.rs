@@ -9,12 +9,15 @@ use berth_filter_routing::ledger::Outcome;
 use berth_filter_routing::prefix::{Blocks, Hasher};
 use berth_filter_routing::request::{Api, Facts, ModelsQuestion, PassReason};
 use berth_filter_routing::view::{Counts, Request, Steering, View};
-use berth_shared_state::config::{Affinity, BodyMode, Config, Pool};
+use berth_shared_state::config::{Affinity, BodyMode, Config, Host, Pool};
+use berth_shared_state::dialect::Dialect;
 use berth_shared_state::limits::{AFFINITY_KEY_MIN_BYTES, TICK};
 use berth_shared_state::names::{self, Keys};
 use berth_shared_state::pod::PodAddress;
 use berth_shared_state::reports::{self, Outbox};
-use berth_shared_state::store;
+use berth_shared_state::store::{self, MemoryStore, SharedData};
+use berth_shared_state::units::UnixMillis;
+use berth_shared_state::unpolled::Unpolled;
 use berth_shared_state_glue::host::{self, HostStore, MetricKind};
 use berth_shared_state_glue::poller::{Part, PollerRoot, parse, seed};
 use berth_shared_state_glue::stats::Stats;
@@ -26,6 +29,9 @@ use crate::stream::Stream;
 /// Why a request passes where the host does not deliver held bodies.
 pub const NO_BODY_HOLD: &str = "no-body-hold";
 
+/// Stat: bodies that the host announced and did not show.
+const BODY_UNREADABLE: &str = "berth.body_unreadable";
+
 /// Stat: questions for models that were answered here.
 const MODELS_ANSWERED: &str = "berth.models_answered";
 
@@ -35,6 +41,16 @@ const OBJECTIVES_UNKNOWN: &str = "berth.objectives_unknown";
 /// One root context of the filter.
 pub struct Gateway {
     config: Rc<Config>,
+    /// How the proxy is spoken to.
+    pub dialect: Dialect,
+    /// What all workers share; where they share nothing, this worker's own.
+    store: Box<dyn SharedData>,
+    /// Tables of the pools, where nobody polls.
+    unpolled: Vec<Unpolled>,
+    /// Last tick of the view where requests bring it about.
+    ticked: UnixMillis,
+    told_unreadable: bool,
+    told_no_variable: bool,
     view: View,
     stats: Stats,
     /// What was already added to the stats.
@@ -54,12 +70,30 @@ pub struct Gateway {
 impl Gateway {
     /// Reads the document; `None` (and a log line for each mistake) when it is not valid.
     pub fn configure(document: &[u8]) -> Option<Self> {
-        let config = Rc::new(parse(document)?);
-        if let Err(error) = host::set_tick(TICK) {
+        let mut config = parse(document)?;
+        let dialect = Dialect::of(config.host, host::probe);
+        if config.host == Host::Auto && !dialect.is_envoy() {
+            config.settle(dialect.host());
+            log::warn!(
+                "this proxy speaks like the host {:?}: name it in the config, and let `berth validate` say what it cannot do",
+                config.host
+            );
+        }
+        let config = Rc::new(config);
+        if dialect.shares()
+            && let Err(error) = host::set_tick(TICK)
+        {
             log::warn!(
                 "this host has no timers ({error}): pods cannot be polled, and a worker that dies is forgotten later"
             );
         }
+        let store: Box<dyn SharedData> = if dialect.shares() {
+            Box::new(HostStore)
+        } else {
+            Box::new(MemoryStore::default())
+        };
+        let unpolled = config.pools.iter().filter(|_| !dialect.shares());
+        let unpolled = unpolled.map(|pool| Unpolled::new(pool, config.epoch)).collect();
         let mut view = View::new(Rc::clone(&config), seed(), seed());
         seal(&config, &mut view);
         let keys = config.pools.iter().map(Keys::of);
@@ -68,8 +102,14 @@ impl Gateway {
             stats: known(&config),
             outboxes,
             refresh,
-            poller: PollerRoot::new(Rc::clone(&config), Part::Filter),
+            poller: PollerRoot::new(Rc::clone(&config), Part::Filter, dialect),
             config,
+            dialect,
+            store,
+            unpolled,
+            ticked: UnixMillis(0),
+            told_unreadable: false,
+            told_no_variable: false,
             view,
             counted: Counts::default(),
             showed_waiting: false,
@@ -126,7 +166,7 @@ impl Gateway {
 
     /// The pool to which the proxy's own route leads, by its name.
     fn pool_by_route(&self) -> Option<usize> {
-        if self.config.pools.iter().all(|pool| pool.routes.is_empty()) {
+        if !self.dialect.is_envoy() || self.config.pools.iter().all(|pool| pool.routes.is_empty()) {
             return None;
         }
         let route = host::property(&["xds", "route_name"]).ok()?;
@@ -141,7 +181,7 @@ impl Gateway {
 
     /// Status and body of the answer to a question for models; `None` = it passes.
     pub fn models(&mut self, question: &ModelsQuestion) -> Option<(u16, String)> {
-        let answer = self.view.models(&HostStore, question, host::now())?;
+        let answer = self.view.models(&*self.store, question, host::now())?;
         self.stats.count(MODELS_ANSWERED, 1);
         Some(answer)
     }
@@ -156,6 +196,7 @@ impl Gateway {
         steering: &Steering,
         body: Option<usize>,
     ) -> Option<Decision> {
+        self.catch_up();
         if self.view.lacks_model(facts, steering) {
             return None;
         }
@@ -169,7 +210,7 @@ impl Gateway {
             in_full: false,
         };
         let now = host::now();
-        let decision = self.view.decide(&HostStore, &request, now);
+        let decision = self.view.decide(&*self.store, &request, now);
         if decision.why.notes.contains(&Note::ModelUnread) {
             self.stats
                 .count(&names::pool_stat(&decision.why.pool, names::MODEL_UNREAD), 1);
@@ -215,7 +256,7 @@ impl Gateway {
             return Vec::new();
         }
         let mut resumed = Vec::new();
-        for (id, decision) in self.view.release(&HostStore, host::now()) {
+        for (id, decision) in self.view.release(&*self.store, host::now()) {
             self.count(&decision);
             if decision.refresh_models {
                 self.ask_for_models(&decision.why.pool);
@@ -259,7 +300,62 @@ impl Gateway {
         let index = self.config.pools.iter().position(|known| known.name == pool);
         if let Some(key) = index.and_then(|index| self.refresh.get(index)) {
             let asked = host::now().0.to_le_bytes();
-            let _ = store::put(&HostStore, key, &asked);
+            let _ = store::put(&*self.store, key, &asked);
+        }
+    }
+
+    /// Without timers requests bring about what ticks would.
+    fn catch_up(&mut self) {
+        if self.dialect.shares() {
+            return;
+        }
+        let now = host::now();
+        for unpolled in &mut self.unpolled {
+            // Memory takes any write.
+            let _ = unpolled.publish(&*self.store, now);
+        }
+        if now.since(self.ticked) >= TICK {
+            self.ticked = now;
+            self.view.tick(&*self.store, now);
+        }
+    }
+
+    /// Notes for the proxy's own log why a request goes where it goes.
+    pub fn note(&self, why: &str) {
+        let _ = match self.dialect {
+            Dialect::Envoy => host::set_state(names::STATE_DECISION, why.as_bytes()),
+            Dialect::WasmX => host::set_variable(self.dialect, names::VARIABLE_DECISION, why.as_bytes()),
+            Dialect::Apisix => Ok(()),
+        };
+    }
+
+    /// Tells nginx whom to dial. Kong takes the header.
+    pub fn dial(&mut self, pod: PodAddress) {
+        if self.dialect != Dialect::WasmX || self.hops() {
+            return;
+        }
+        let told = host::set_variable(self.dialect, names::VARIABLE_TARGET, pod.to_string().as_bytes());
+        if told.is_err() && !core::mem::replace(&mut self.told_no_variable, true) {
+            log::error!(
+                "there is no variable ${0} to write the chosen pod to: put `set ${0} \"\";` in the location, and proxy_pass to it",
+                names::VARIABLE_TARGET
+            );
+        }
+    }
+
+    /// Whether the proxy goes on to itself before it dials the pod, so that it knows of no pod here. It dials the first.
+    pub fn hops(&self) -> bool {
+        self.config.host == Host::Kong
+    }
+
+    /// A body was announced that the host does not show.
+    pub fn body_unreadable(&mut self, size: usize) {
+        self.stats.count(BODY_UNREADABLE, 1);
+        if !core::mem::replace(&mut self.told_unreadable, true) {
+            log::error!(
+                "a body of {size} bytes cannot be read, so its request is routed by load alone: it is longer than \
+                 client_body_buffer_size (Kong: nginx_http_client_body_buffer_size), and nginx put it into a file"
+            );
         }
     }
 
@@ -276,7 +372,8 @@ impl Gateway {
             if attempts == Some(1) && !self.view.is_first(id.into(), pod) {
                 self.count_elsewhere(id);
             }
-            self.view.on_upstream(&HostStore, id.into(), pod, attempts, host::now());
+            self.view
+                .on_upstream(&*self.store, id.into(), pod, attempts, host::now());
         }
     }
 
@@ -299,31 +396,34 @@ impl Gateway {
 
     /// A pod reported its load.
     pub fn reported(&mut self, id: u32, pod: PodAddress, value: &[u8]) {
-        let pool = self.view.pool_of(id.into());
-        let outbox = pool.and_then(|index| self.outboxes.get_mut(index));
-        if let (Some(outbox), Some(report)) = (outbox, reports::read(value, host::now())) {
-            outbox.add(pod, report);
+        let (Some(index), Some(report)) = (self.view.pool_of(id.into()), reports::read(value, host::now())) else {
+            return;
+        };
+        match (self.unpolled.get_mut(index), self.outboxes.get_mut(index)) {
+            (Some(unpolled), _) => unpolled.add(pod, report),
+            (None, Some(outbox)) => outbox.add(pod, report),
+            (None, None) => {}
         }
     }
 
     /// The first bytes of the answer.
     pub fn first_bytes(&mut self, id: u32, status: u16, streams: bool) {
         self.view
-            .on_first_byte(&HostStore, id.into(), status, streams, host::now());
+            .on_first_byte(&*self.store, id.into(), status, streams, host::now());
     }
 
     /// The request is over.
     pub fn ended(&mut self, id: u32, outcome: Outcome) {
-        self.view.on_end(&HostStore, id.into(), outcome, host::now());
+        self.view.on_end(&*self.store, id.into(), outcome, host::now());
     }
 
     /// The root's timer.
     pub fn tick(&mut self) {
         for outbox in &mut self.outboxes {
-            outbox.tick(&HostStore, host::now());
+            outbox.tick(&*self.store, host::now());
         }
         self.poller.tick();
-        self.view.tick(&HostStore, host::now());
+        self.view.tick(&*self.store, host::now());
         let (before, now) = (self.counted, self.view.counts());
         let counted = [
             (
@@ -404,6 +504,7 @@ fn known(config: &Config) -> Stats {
         stats.define(MetricKind::Counter, &["berth.passed.", reason].concat());
     }
     stats.define(MetricKind::Counter, MODELS_ANSWERED);
+    stats.define(MetricKind::Counter, BODY_UNREADABLE);
     stats.define(MetricKind::Gauge, "berth.no_body_hold");
     stats.define(MetricKind::Histogram, "berth.decision_us");
     for pool in &config.pools {

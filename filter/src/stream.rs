@@ -8,7 +8,8 @@
 //! ```
 //! The request's headers can only be written until the first `Continue`; what later phases need is
 //! copied before. With `body.mode: hand-over` that `Continue` comes at once: a later filter waits for
-//! the body instead, and finds the choice in filter state.
+//! the body instead, and finds the choice in filter state. In nginx it comes at once too: nginx itself waits for the body,
+//! and headers can be written until the response is there.
 
 use berth_filter_routing::decision::{Action as Chosen, Decision, Refusal, Why};
 use berth_filter_routing::header;
@@ -18,6 +19,7 @@ use berth_filter_routing::request::{Api, BodyReader, Facts, Head, HeadVerdict, P
 use berth_filter_routing::restore::{Format, Restorer};
 use berth_filter_routing::rewrite::patched;
 use berth_filter_routing::view::Steering;
+use berth_shared_state::dialect::Dialect;
 use berth_shared_state::names;
 use berth_shared_state::pod::PodAddress;
 use berth_shared_state_glue::host::{self, Buffer, Map};
@@ -42,6 +44,8 @@ pub struct Stream {
     client_asks: bool,
     /// The pod was asked for a load report.
     reports: bool,
+    /// The first of the pods that it may go to.
+    first: Option<PodAddress>,
     /// The name in the body was replaced: by what, and what it was.
     renamed: Option<(String, String)>,
     restorer: Option<Restorer>,
@@ -74,6 +78,8 @@ struct Response {
     status: u16,
     streams: bool,
     first_byte: bool,
+    /// The proxy made it: no pod answered.
+    unanswered: bool,
     error: Vec<u8>,
 }
 
@@ -88,6 +94,7 @@ impl Stream {
             explained: None,
             client_asks: false,
             reports: false,
+            first: None,
             renamed: None,
             restorer: None,
             response: Response::default(),
@@ -96,7 +103,7 @@ impl Stream {
 
     /// Strips, classifies, and holds what has to be read.
     pub fn request_headers(&mut self, gateway: &mut Gateway, end: bool) -> Action {
-        let headers = host::headers(Map::Request);
+        let headers = host::request_headers();
         let readable = headers.is_ok();
         let headers = headers.unwrap_or_default();
         let named: Vec<(&str, &[u8])> = headers
@@ -117,15 +124,15 @@ impl Stream {
                 let _ = host::remove_header(Map::Request, name);
             }
         }
+        let dialect = gateway.dialect;
         let head = Head {
             headers: &named,
-            end_of_stream: end,
+            end_of_stream: dialect.ends(end, &named, || {
+                host::variable(dialect, "server_protocol").unwrap_or_default()
+            }),
         };
         if let Some((status, body)) = asks_for_models(&head).and_then(|question| gateway.models(&question)) {
-            let _ = host::set_state(
-                names::STATE_DECISION,
-                format!("reply={status};reason=models").as_bytes(),
-            );
+            gateway.note(&format!("reply={status};reason=models"));
             return answer(status, &[("content-type", "application/json")], &body, "models");
         }
         match classify(&head, gateway.hold_bytes()) {
@@ -145,6 +152,16 @@ impl Stream {
                 return self.pass(gateway, NO_BODY_HOLD);
             }
             Action::Continue
+        } else if !gateway.dialect.is_envoy() {
+            let asked = gateway
+                .dialect
+                .body_property()
+                .map(|name| host::set_property(&[name], b"1"));
+            if let Some(Err(error)) = asked {
+                log::error!("no body can be asked for ({error}): requests pass");
+                return self.pass(gateway, NO_BODY_HOLD);
+            }
+            Action::Continue
         } else if gateway.hold.begin(self.id, host::now()) {
             Action::Pause
         } else {
@@ -160,20 +177,20 @@ impl Stream {
     }
 
     fn pass(&self, gateway: &mut Gateway, reason: &'static str) -> Action {
-        let _ = host::set_state(names::STATE_DECISION, ["pass=", reason].concat().as_bytes());
+        gateway.note(&["pass=", reason].concat());
         gateway.passed(reason);
         Action::Continue
     }
 
     /// Reads what is new of the body; decides at its end or at the bound.
-    pub fn request_body(&mut self, gateway: &mut Gateway, size: usize, end: bool) -> Action {
+    pub fn request_body(&mut self, gateway: &mut Gateway, of: usize, end: bool) -> Action {
         let held = match &mut self.phase {
             Phase::Held(held) => held,
             Phase::Waiting(_) => return Action::Pause,
             Phase::Passed | Phase::Sent => return Action::Continue,
         };
-        // What went on to a later filter is not shown again; what is held here is.
-        let (shown, wait) = if gateway.hands_over() {
+        // What went on to a later filter is not shown again; what is held here is. nginx shows a body once.
+        let (shown, wait) = if gateway.hands_over() || !gateway.dialect.is_envoy() {
             (0, Action::Continue)
         } else {
             if gateway.hold.body(self.id) {
@@ -181,15 +198,26 @@ impl Stream {
             }
             (held.read, Action::Pause)
         };
+        // nginx has all of it, but no more is looked at than Envoy would hold.
+        let size = if gateway.dialect.is_envoy() {
+            of
+        } else {
+            of.min(held.reader.bound())
+        };
         if size > shown {
             let piece = host::buffer(Buffer::RequestBody, shown, size - shown).unwrap_or_default();
+            if piece.is_empty() {
+                gateway.body_unreadable(of);
+            }
             held.read += piece.len();
             held.reader.feed(&piece, &mut held.prompt);
         }
         if !end && held.read.max(size) < held.reader.bound() {
             return wait;
         }
-        self.decide_held(gateway, end)
+        // What was not read may yet name a model.
+        let whole = end && (gateway.dialect.is_envoy() || held.read == of);
+        self.decide_held(gateway, whole)
     }
 
     /// A body that ends with trailers never has its end flag.
@@ -217,11 +245,11 @@ impl Stream {
             return self.pass(gateway, PassReason::BodyTooLarge.as_str());
         };
         if !matches!(decision.action, Chosen::Reply(_)) {
-            self.rewrite(facts, &decision.why);
+            self.rewrite(gateway.dialect, facts, &decision.why);
         }
         if decision.action == Chosen::Hold {
             // For the log of one whose client leaves.
-            let _ = host::set_state(names::STATE_DECISION, header::decision(&decision).as_bytes());
+            gateway.note(&header::decision(&decision));
             self.phase = Phase::Waiting(facts.api);
             return Action::Pause;
         }
@@ -246,7 +274,7 @@ impl Stream {
             let _ = host::set_header(Map::Request, names::POOL, decision.why.pool.as_bytes());
         }
         let why = header::decision(decision);
-        let _ = host::set_state(names::STATE_DECISION, why.as_bytes());
+        gateway.note(&why);
         self.explained = gateway.shows_decisions().then_some(why);
         match &decision.action {
             Chosen::Route { endpoints, .. } => self.route(gateway, endpoints, &decision.why),
@@ -257,12 +285,14 @@ impl Stream {
     }
 
     /// Puts the target of a rewrite into the body. Every other byte of it stays.
-    fn rewrite(&mut self, facts: &Facts, why: &Why) {
+    fn rewrite(&mut self, dialect: Dialect, facts: &Facts, why: &Why) {
         let (Some(asked), Some(target), Some(at)) = (&why.asked, &why.model, facts.model_at) else {
             return;
         };
-        let start = host::buffer(Buffer::RequestBody, 0, at.end).unwrap_or_default();
-        let patched = patched(&start, at, target).ok_or(host::NOT_FOUND);
+        // What is replaced is all that is shown, or no more than the start.
+        let shown = host::buffer(Buffer::RequestBody, 0, dialect.whole(at.end)).unwrap_or_default();
+        let (start, rest) = shown.split_at_checked(at.end).unwrap_or_default();
+        let patched = patched(start, at, target).ok_or(host::NOT_FOUND);
         let length = host::header(Map::Request, "content-length").unwrap_or_default();
         let length = core::str::from_utf8(&length)
             .ok()
@@ -270,7 +300,8 @@ impl Stream {
         let written = patched.and_then(|patched| {
             // First the header: where it cannot be written, the body must stay.
             set_length(length.map(|length| length.saturating_add(patched.len()).saturating_sub(at.end)))?;
-            host::replace_start(Buffer::RequestBody, at.end, &patched).or_else(|error| {
+            let patched = [&patched, rest].concat();
+            host::replace_start(Buffer::RequestBody, dialect.whole(at.end), &patched).or_else(|error| {
                 set_length(length)?;
                 Err(error)
             })
@@ -288,19 +319,15 @@ impl Stream {
     fn route(&mut self, gateway: &mut Gateway, endpoints: &[PodAddress], why: &Why) {
         let value = header::destination(endpoints);
         let over = gateway.hands_over();
+        let tell = |name: &str, state: &str, value: &[u8]| tell(gateway.dialect, over, name, state, value);
         let asked = why.asked.as_deref().or(why.model.as_deref());
         if let Some(model) = asked.and_then(header::model) {
-            let _ = tell(over, names::MODEL_NAME, names::STATE_MODEL, model.as_bytes());
+            let _ = tell(names::MODEL_NAME, names::STATE_MODEL, model.as_bytes());
         }
         if let Some(base) = why.base.as_deref().and_then(header::model).filter(|_| !over) {
             let _ = host::set_header(Map::Request, names::BASE_MODEL_NAME, base.as_bytes());
         }
-        match tell(
-            over,
-            names::DESTINATION_ENDPOINT,
-            names::STATE_ENDPOINTS,
-            value.as_bytes(),
-        ) {
+        match tell(names::DESTINATION_ENDPOINT, names::STATE_ENDPOINTS, value.as_bytes()) {
             Ok(()) => {
                 self.phase = Phase::Sent;
                 if let (true, Some(first)) = (over, endpoints.first()) {
@@ -309,7 +336,11 @@ impl Stream {
                 }
                 self.reports = gateway.wants_report(self.id);
                 if self.reports && !self.client_asks {
-                    let _ = tell(over, names::LOAD_FORMAT, names::STATE_REPORT, b"TEXT");
+                    let _ = tell(names::LOAD_FORMAT, names::STATE_REPORT, b"TEXT");
+                }
+                self.first = endpoints.first().copied();
+                if let Some(first) = self.first {
+                    gateway.dial(first);
                 }
             }
             Err(error) => {
@@ -345,10 +376,8 @@ impl Stream {
         if !sent {
             return;
         }
-        self.response.status = core::str::from_utf8(&header(":status"))
-            .ok()
-            .and_then(|s| s.parse().ok())
-            .unwrap_or(0);
+        self.response.status = outcome::status(gateway.dialect);
+        self.response.unanswered = !gateway.dialect.is_envoy() && outcome::is_unanswered(gateway.dialect);
         self.response.streams = kind.starts_with(b"text/event-stream");
         let pod = self.served(gateway);
         self.report(gateway, pod);
@@ -376,8 +405,12 @@ impl Stream {
     }
 
     fn served(&self, gateway: &mut Gateway) -> Option<PodAddress> {
-        let pod = outcome::serving_pod()?;
-        gateway.served(self.id, pod, outcome::attempts);
+        let dialect = gateway.dialect;
+        if gateway.hops() {
+            return self.first;
+        }
+        let pod = outcome::serving_pod(dialect)?;
+        gateway.served(self.id, pod, || outcome::attempts(dialect));
         Some(pod)
     }
 
@@ -402,7 +435,7 @@ impl Stream {
         if matches!(self.phase, Phase::Sent) {
             self.learn(gateway, size);
         }
-        self.restore(size, end);
+        self.restore(gateway.dialect, size, end);
     }
 
     fn learn(&mut self, gateway: &mut Gateway, size: usize) {
@@ -416,7 +449,7 @@ impl Stream {
         }
     }
 
-    fn restore(&mut self, size: usize, end: bool) {
+    fn restore(&mut self, dialect: Dialect, size: usize, end: bool) {
         let Some(mut restorer) = self.restorer.take() else {
             return;
         };
@@ -428,7 +461,7 @@ impl Stream {
             self.restorer = Some(restorer);
         }
         if restored != piece
-            && let Err(error) = host::replace_start(Buffer::ResponseBody, piece.len(), &restored)
+            && let Err(error) = host::replace_start(Buffer::ResponseBody, dialect.whole(piece.len()), &restored)
         {
             log::error!("an answer could not be written ({error}): it keeps the pod's name for the model");
         }
@@ -446,7 +479,13 @@ impl Stream {
         if self.response.status == 0 {
             self.served(gateway);
         }
-        gateway.ended(self.id, outcome::read(self.response.status, &self.response.error));
+        let Response {
+            status,
+            unanswered,
+            ref error,
+            ..
+        } = self.response;
+        gateway.ended(self.id, outcome::read(gateway.dialect, status, unanswered, error));
     }
 
     /// The host will never deliver the body: the request goes on undecided.
@@ -473,8 +512,13 @@ fn answer(status: u16, headers: &[(&str, &str)], body: &str, details: &str) -> A
 }
 
 /// Tells what follows in the chain: by a header and filter state, or by filter state alone where the headers went by.
-fn tell(over: bool, name: &str, state: &str, value: &[u8]) -> host::HostResult<()> {
-    let told = host::set_state(state, value);
+/// nginx has no filter state.
+fn tell(dialect: Dialect, over: bool, name: &str, state: &str, value: &[u8]) -> host::HostResult<()> {
+    let told = if dialect.is_envoy() {
+        host::set_state(state, value)
+    } else {
+        Ok(())
+    };
     if over {
         told
     } else {

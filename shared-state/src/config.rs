@@ -82,7 +82,7 @@ pub enum Role {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Host {
-    /// Not named: taken for Envoy.
+    /// Not named: found out by what the host answers.
     #[default]
     Auto,
     /// Envoy, also as Istio's or Envoy Gateway's.
@@ -531,6 +531,24 @@ impl Config {
             Ok(extract::config(record, xxh64(document, 0)))
         } else {
             Err(errors)
+        }
+    }
+
+    /// The proxy is this one, by the config's word or because it was found out: what it cannot do is off.
+    pub fn settle(&mut self, host: Host) {
+        self.host = host;
+        if matches!(host, Host::Auto | Host::Envoy) {
+            return;
+        }
+        // What a document that names its host may not ask for.
+        self.admission.queue = None;
+        self.trust.filters.clear();
+        self.body.mode = BodyMode::Hold;
+        if host != Host::Apisix {
+            // Megabytes of pages would push the table out of a small zone of shared memory.
+            self.pools
+                .iter_mut()
+                .for_each(|pool| pool.routing.prefix.enabled = false);
         }
     }
 

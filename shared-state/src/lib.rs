@@ -19,6 +19,7 @@ pub mod pod;
 pub mod units;
 
 pub mod config;
+pub mod dialect;
 
 pub mod discovery;
 pub mod lease;
@@ -29,6 +30,7 @@ pub mod reports;
 pub mod sample;
 pub mod snapshot;
 pub mod table;
+pub mod unpolled;
 
 mod clock;
 pub mod sealed;

@@ -98,6 +98,12 @@ pub const STATE_MODEL: &str = "berth_model";
 /// Filter state with the form in which the pod is asked for a load report, for a hand-over to a later filter.
 pub const STATE_REPORT: &str = "berth_report";
 
+/// Variables of nginx that a filter writes where the configuration makes them (`set $berth_target "";`): the first of
+/// the chosen pods, for `proxy_pass`, and the decision as `key=value;…`, for access logs.
+pub const VARIABLE_TARGET: &str = "berth_target";
+/// See [`VARIABLE_TARGET`].
+pub const VARIABLE_DECISION: &str = "berth_decision";
+
 /// Prefix of every shared-data key: project and schema version. The key space of an empty vm_id is
 /// shared by all plugins of the process, so ours are told apart by it.
 pub const KEY_PREFIX: &str = "berth/3/";

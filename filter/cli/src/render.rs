@@ -1,7 +1,9 @@
 //! `berth render`: a host's configuration for a Berth config.
 
+mod asked;
 mod envoy;
 mod kubernetes;
+mod nginx;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -29,6 +31,64 @@ enum Host {
     Istio(IstioArgs),
     /// The resources for Envoy Gateway, as one file for `kubectl apply`.
     EnvoyGateway(EnvoyGatewayArgs),
+    /// A complete nginx.conf, for nginx or OpenResty with ngx_wasm_module.
+    Nginx(NginxArgs),
+    /// Kong's declarative configuration, or its settings.
+    Kong(PartArgs),
+    /// APISIX's route, or its settings. There Berth knows only what it sent itself.
+    Apisix(PartArgs),
+}
+
+/// What the nginx family has in common.
+#[derive(clap::Args)]
+pub struct FamilyArgs {
+    /// The Berth config, JSON.
+    #[arg(long)]
+    pub config: PathBuf,
+    /// Address the gateway listens on.
+    #[arg(long, default_value = "127.0.0.1:8080")]
+    pub listen: std::net::SocketAddr,
+    /// How long one request may be silent, in seconds.
+    #[arg(long, default_value_t = 600)]
+    pub timeout: u32,
+}
+
+/// Arguments of `berth render nginx`.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  berth render nginx --config berth.json > nginx.conf && nginx -c $PWD/nginx.conf")]
+pub struct NginxArgs {
+    /// What all of the family are made from.
+    #[command(flatten)]
+    pub common: FamilyArgs,
+    /// The filter, as nginx sees it.
+    #[arg(long, default_value = "/etc/nginx/berth_filter.wasm")]
+    pub wasm: PathBuf,
+}
+
+/// Which of a host's two files.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// Services and routes.
+    Routes,
+    /// The proxy's own settings.
+    Settings,
+}
+
+/// Arguments of `berth render kong` and `apisix`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  berth render kong --config berth.json --part settings > kong.conf\n  berth render kong --config berth.json > kong.yaml"
+)]
+pub struct PartArgs {
+    /// What all of the family are made from.
+    #[command(flatten)]
+    pub common: FamilyArgs,
+    /// The filter, as the proxy sees it.
+    #[arg(long, default_value = "/etc/berth/berth_filter.wasm")]
+    pub wasm: PathBuf,
+    /// Which file.
+    #[arg(long, value_enum, default_value = "routes")]
+    pub part: Part,
 }
 
 /// Who holds the headers in an Istio gateway.
@@ -110,6 +170,13 @@ pub struct EnvoyArgs {
     /// `discovery.envoy_admin`.
     #[arg(long)]
     pub dns: Vec<String>,
+    /// Who answers with the list of pods, in plain text, `cluster=name:port`; for `discovery.json`, and for
+    /// `discovery.kubernetes` where that is not the API itself but something like `kubectl proxy`.
+    #[arg(long)]
+    pub list: Vec<String>,
+    /// The file that says where the token for the Kubernetes API is, as Envoy sees it; for `discovery.kubernetes`.
+    #[arg(long, default_value = "envoy-config/kubernetes-token.yaml")]
+    pub token: PathBuf,
     /// Further paths to forward as they are, besides the inference paths (for example `/health`).
     #[arg(long)]
     pub forward: Vec<String>,
@@ -127,6 +194,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Host::Envoy(args) => &args.config,
         Host::Istio(args) => &args.common.config,
         Host::EnvoyGateway(args) => &args.common.config,
+        Host::Nginx(args) => &args.common.config,
+        Host::Kong(args) | Host::Apisix(args) => &args.common.config,
     };
     let text = document::read(path)?;
     let Some(config) = document::valid(&text) else {
@@ -136,6 +205,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Host::Envoy(args) => envoy::render(&config, &text, args)?,
         Host::Istio(args) => kubernetes::istio(&config, &text, args)?,
         Host::EnvoyGateway(args) => kubernetes::envoy_gateway(&config, &text, args)?,
+        Host::Nginx(args) => nginx::nginx(&config, &text, args)?,
+        Host::Kong(args) => nginx::kong(&config, &text, args)?,
+        Host::Apisix(args) => nginx::apisix(&config, &text, args)?,
     };
     print!("{rendered}");
     Ok(ExitCode::SUCCESS)

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use berth_shared_state::config::{
-    Affinity, BodyMode, Config, Discovery, Pool, Rewrite, Routing, Sticky, Target, duration_text, size_text,
+    Affinity, BodyMode, Config, Discovery, Host, Pool, Rewrite, Routing, Sticky, Target, duration_text, size_text,
 };
 use berth_shared_state::names;
 
@@ -59,6 +59,7 @@ fn summary(config: &Config) -> String {
     };
     let most = size_text(config.body.hold_bytes as u64);
     lines.push(format!("bodies:  up to {most} of a request are {how}"));
+    lines.extend(host_line(config));
     lines.push(match config.trust.headers.as_slice() {
         [] => "trusted: no steering header; every copy is removed".to_owned(),
         headers => format!(
@@ -71,6 +72,21 @@ fn summary(config: &Config) -> String {
     }
     lines.push(String::new());
     lines.join("\n")
+}
+
+/// What the proxy cannot do though nothing in the config asks for it in words.
+fn host_line(config: &Config) -> Option<String> {
+    let lacks = match config.host {
+        Host::Auto | Host::Envoy => return None,
+        Host::Nginx => "nginx: no prefix index, no second pod where the chosen one cannot be reached",
+        Host::Kong => {
+            "kong: no prefix index, no second pod where the chosen one cannot be reached, which is noticed at the second failure"
+        }
+        Host::Apisix => {
+            "apisix: no pod is read; each worker goes by what it sent itself, by hashes, and by load in answers; nothing is counted, no model is 404"
+        }
+    };
+    Some(format!("host:    {lacks}"))
 }
 
 fn rewrite_line(rewrite: &Rewrite) -> String {

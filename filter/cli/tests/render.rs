@@ -1,4 +1,4 @@
-//! `berth render istio` and `envoy-gateway`: the folders hold what is rendered for their configs.
+//! `berth render`: the folders hold what is rendered for their configs, and what cannot work is refused.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
@@ -6,6 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use berth_shared_state::config::{Config, Host};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -19,11 +21,16 @@ fn render(config: &Path, args: &[&str]) -> Output {
 
 #[track_caller]
 fn check(folder: &str, args: &[&str]) {
+    check_file(folder, "berth.yaml", args);
+}
+
+#[track_caller]
+fn check_file(folder: &str, file: &str, args: &[&str]) {
     let folder = root().join(folder);
     let output = render(&folder.join("berth.json"), args);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let rendered = String::from_utf8(output.stdout).unwrap();
-    let file = folder.join("berth.yaml");
+    let file = folder.join(file);
     if std::env::var_os("BERTH_BLESS").is_some() {
         fs::write(&file, &rendered).unwrap();
     }
@@ -48,6 +55,17 @@ fn the_folders_hold_what_is_rendered() {
     check("istio/mesh", &["istio", "--gateway", "llama"]);
     check("istio/plugins", &["istio", "--gateway", "llama", "--way", "plugins"]);
     check("envoy-gateway", &["envoy-gateway", "--gateway", "llama"]);
+    check_file("kong-apisix/nginx-wasmx", "nginx.conf", &["nginx"]);
+    check_file("kong-apisix/kong", "kong.yaml", &["kong", "--listen", "0.0.0.0:8000"]);
+    let settings = ["kong", "--listen", "0.0.0.0:8000", "--part", "settings"];
+    check_file("kong-apisix/kong", "kong.conf", &settings);
+    check_file(
+        "kong-apisix/apisix",
+        "apisix.yaml",
+        &["apisix", "--listen", "0.0.0.0:9080"],
+    );
+    let settings = ["apisix", "--listen", "0.0.0.0:9080", "--part", "settings"];
+    check_file("kong-apisix/apisix", "config.yaml", &settings);
 }
 
 /// Renders a document from a file of its own.
@@ -116,6 +134,109 @@ fn what_cannot_work_there_is_refused_with_the_remedy() {
         &scrape(r#"{"address_header": "x-gateway-destination-endpoint"}"#),
         &istio,
         "address_header must be \"x-envoy-original-dst-host\"",
+    );
+}
+
+#[test]
+fn what_an_nginx_cannot_do_is_refused_with_the_remedy() {
+    let fixed =
+        |more: &str| format!(r#"{{"pools": [{{"name": "p", "discovery": {{"static": ["10.0.0.1:8000"]}}}}]{more}}}"#);
+    for host in ["nginx", "kong", "apisix"] {
+        let admin = r#"{"pools": [{"name": "p", "discovery": {"envoy_admin": {"cluster": "c"}}}]}"#;
+        refuses(admin, &[host], "only Envoy has this page");
+        refuses(&fixed(r#", "host": "envoy""#), &[host], "leave `host` out");
+        refuses(
+            &fixed(r#", "body": {"mode": "hand-over"}"#),
+            &[host],
+            "must be \"hold\"",
+        );
+    }
+    let list = r#"{"pools": [{"name": "p", "discovery": {"json": {"cluster": "10.0.0.9:80", "path": "/pods"}}}]}"#;
+    refuses(list, &["nginx"], "is made of discovery.static");
+    refuses(list, &["apisix"], "name the pods in `static`");
+    let rewrite = r#", "rewrites": [{"from": "a", "to": [{"model": "b"}]}]"#;
+    refuses(&fixed(rewrite), &["apisix"], "cannot write bodies");
+    let hidden: Vec<String> = (0..400).map(|number| format!("\"name-{number}\"")).collect();
+    let long = format!(r#", "models": {{"hidden": [{}]}}"#, hidden.join(","));
+    refuses(&fixed(&long), &["nginx"], "reads no word of more than");
+}
+
+/// What is rendered is read as the proxies read it, and the config in it is Berth's and names its host.
+#[test]
+fn the_config_arrives_whole_in_every_file_of_the_nginx_family() {
+    let read = |file: &str| fs::read_to_string(root().join("kong-apisix").join(file)).unwrap();
+    let yaml = |file: &str| serde_yaml_ng::from_str::<serde_json::Value>(&read(file)).unwrap();
+    let kong = yaml("kong/kong.yaml");
+    let apisix = yaml("apisix/apisix.yaml");
+    yaml("apisix/config.yaml");
+    let nginx = read("nginx-wasmx/nginx.conf");
+    let line = nginx.lines().find(|line| line.contains("proxy_wasm")).unwrap();
+    let nginx = line
+        .split_once('\'')
+        .and_then(|(_, rest)| rest.rsplit_once('\''))
+        .unwrap()
+        .0;
+    let of_kong = kong["services"][0]["filter_chains"][0]["filters"][0]["config"]
+        .as_str()
+        .unwrap();
+    let of_apisix = apisix["routes"][0]["plugins"]["berth"]["conf"].as_str().unwrap();
+    for (document, host) in [(nginx, Host::Nginx), (of_kong, Host::Kong), (of_apisix, Host::Apisix)] {
+        let config = Config::parse(document.as_bytes()).unwrap_or_else(|errors| panic!("{document}: {errors:#?}"));
+        assert_eq!(config.host, host);
+    }
+    let pods = ["10.0.0.1:8000", "10.0.0.2:8000"];
+    let targets = kong["upstreams"][0]["targets"].as_array().unwrap();
+    assert_eq!(targets.iter().map(|target| &target["target"]).collect::<Vec<_>>(), pods);
+    let nodes = apisix["routes"][0]["upstream"]["nodes"].as_object().unwrap();
+    assert_eq!(nodes.keys().collect::<Vec<_>>(), pods);
+}
+
+/// The clusters of what is rendered for Envoy, by name.
+#[track_caller]
+fn clusters(document: &str, args: &[&str]) -> (serde_json::Value, Vec<serde_json::Value>) {
+    let output = render_text(document, &[&["envoy"], args].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let whole: serde_json::Value = serde_yaml_ng::from_slice(&output.stdout).unwrap();
+    let clusters = whole["static_resources"]["clusters"].as_array().unwrap().clone();
+    (whole, clusters)
+}
+
+#[test]
+fn what_discovery_asks_is_a_cluster_of_what_is_rendered_for_envoy() {
+    let pool = |name: &str, discovery: &str| format!(r#"{{"name": "{name}", "discovery": {discovery}}}"#);
+    let json = |path: &str| format!(r#"{{"json": {{"cluster": "lists", "path": "{path}"}}}}"#);
+    let api =
+        r#"{"kubernetes": {"cluster": "api", "namespace": "n", "service": "s", "authority": "api.example:6443"}}"#;
+    let two = format!(
+        r#"{{"pools": [{}, {}]}}"#,
+        pool("a", &json("/a")),
+        pool("b", &json("/b"))
+    );
+    let dns = ["--dns", "pods:8000", "--list", "lists=registry.example:80"];
+    let (whole, found) = clusters(&two, &dns);
+    let lists: Vec<_> = found.iter().filter(|cluster| cluster["name"] == "lists").collect();
+    assert_eq!((lists.len(), whole.get("node")), (1, None), "one for both pools");
+    let address = "/load_assignment/endpoints/0/lb_endpoints/0/endpoint/address/socket_address";
+    let dials = |cluster: &serde_json::Value| cluster.pointer(address).unwrap().clone();
+    assert_eq!(
+        dials(lists[0]),
+        serde_json::json!({"address": "registry.example", "port_value": 80})
+    );
+
+    let one = format!(r#"{{"pools": [{}]}}"#, pool("a", api));
+    let (whole, found) = clusters(&one, &["--dns", "pods:8000"]);
+    let api = found.iter().find(|cluster| cluster["name"] == "api").unwrap();
+    assert_eq!(
+        dials(api),
+        serde_json::json!({"address": "api.example", "port_value": 6443})
+    );
+    assert_eq!(api["transport_socket"]["typed_config"]["sni"], "api.example");
+    assert!(whole["node"]["id"].is_string(), "the token comes by SDS");
+
+    refuses(
+        &two,
+        &["envoy", "--dns", "pods:8000"],
+        "say where with --list lists=name:port",
     );
 }
 

@@ -70,6 +70,26 @@ shown:   every response has x-berth-decision
 }
 
 #[test]
+fn a_config_for_nginx_says_what_is_lost_there() {
+    #[track_caller]
+    fn check(host: &str, lost: &str) {
+        let pool = r#"{"name": "p", "discovery": {"static": ["10.0.0.1:8000"]}}"#;
+        let output = validate(format!(r#"{{"host": "{host}", "pools": [{pool}]}}"#).as_bytes());
+        let printed = String::from_utf8_lossy(&output.stdout);
+        let line = printed.lines().find(|line| line.starts_with("host:"));
+        assert_eq!(
+            line.is_some_and(|line| line.contains(lost)),
+            !lost.is_empty(),
+            "{printed}"
+        );
+    }
+    check("envoy", "");
+    check("nginx", "no prefix index");
+    check("kong", "at the second failure");
+    check("apisix", "no pod is read");
+}
+
+#[test]
 fn what_an_operator_asks_of_a_pool_is_summed_up() {
     check(
         r#"{"pools": [{"name": "llama", "discovery": {"static": ["10.0.0.1:8000"]}, "routing": {

@@ -135,6 +135,34 @@ fn number(text: &str) -> Option<u64> {
     u64::from_str_radix(text, 16).ok()
 }
 
+#[cfg(all(test, not(target_arch = "wasm32")))]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn what_was_issued_is_read_as_it_was(pod: u64, tokens: u64, now: u64, around in "[ -~]{0,20}") {
+            let sealer = Sealer::new(b"sixteen bytes or", "p").unwrap();
+            let value = sealer.issue(PodKey(pod), Tokens(tokens), UnixMillis(now));
+            let cookies = format!("{};berth-p={value};{around}", around.replace("berth-p", ""));
+            let claim = sealer.read(&cookies, Millis(1_000), UnixMillis(now)).unwrap();
+            prop_assert_eq!((claim.at, claim.tokens), (UnixMillis(now / 1_000 * 1_000), Tokens(tokens)));
+            prop_assert!(sealer.fits(&claim, PodKey(pod)) && !sealer.fits(&claim, PodKey(!pod)));
+        }
+
+        #[test]
+        fn no_text_is_believed(text in ".{0,80}", parts in "[0-9a-f.]{0,60}") {
+            let sealer = Sealer::new(b"sixteen bytes or", "p").unwrap();
+            for value in [text, parts] {
+                let claim = sealer.read(&format!("berth-p={value}"), Millis(u64::MAX), UnixMillis(u64::MAX));
+                prop_assert!(!claim.is_some_and(|claim| sealer.fits(&claim, PodKey(1))));
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #[cfg(target_arch = "wasm32")]

@@ -103,6 +103,8 @@ pub struct PodFacts<'a> {
     pub freshness: Freshness,
     /// What this proxy has there.
     pub own: OwnLoad,
+    /// KV tokens of what this proxy had in flight there when its gauges were read.
+    pub context_then: Tokens,
     /// KV tokens that this proxy ever sent there, cached ones not counted.
     pub filled: Tokens,
     /// The part, 0 to 1, of this request's prompt that it was sent before and still has room for.

@@ -24,7 +24,7 @@ mod steering;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use berth_shared_state::config::Config;
+use berth_shared_state::config::{Config, Host};
 use berth_shared_state::limits::{LEDGER_IN_FLIGHT_MAX, MODELS_LIST_MAX_AGE};
 use berth_shared_state::pod::{PodAddress, PodKey};
 use berth_shared_state::snapshot::Snapshot;
@@ -37,7 +37,7 @@ use crate::catalogue::{self, Catalogue};
 use crate::decision::{self, Action, Admit, Ask, Booking, Decision, Naming, Note, Reason, Refusal, Why};
 use crate::header;
 use crate::ledger::{Asked, Outcome, Sent};
-use crate::prefix::{Blocks, Written, seed};
+use crate::prefix::{Blocks, Written};
 use crate::request::{Facts, ModelsQuestion};
 use crate::rewrite::{self, Sender};
 pub use counts::Counts;
@@ -116,7 +116,7 @@ impl View {
             pools: config
                 .pools
                 .iter()
-                .map(|pool| PoolView::new(pool, config.pools.len(), nonce))
+                .map(|pool| PoolView::new(pool, config.pools.len(), nonce, config.host != Host::Apisix))
                 .collect(),
             config,
             rng: Rng::with_seed(seed),
@@ -201,14 +201,7 @@ impl View {
             return nobody_decides();
         };
         self.counts.ledger(view.ledger.refresh(store, now));
-        let chains = view
-            .prefix
-            .as_ref()
-            .filter(|_| pool.routing.prefix.enabled && prefix::is_cached(request.facts))
-            .map(|_| {
-                let salt = request.facts.cache_salt.as_deref().unwrap_or_default();
-                request.prompt.chains(seed(model.unwrap_or_default(), salt))
-            });
+        let chains = view.chains(pool, request, model);
         let start = chains.as_ref().and_then(|chains| view.beginning(chains));
         let mut ask = Ask {
             model,

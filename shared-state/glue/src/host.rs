@@ -6,6 +6,7 @@
 use core::fmt;
 use core::ptr::null_mut;
 
+use berth_shared_state::dialect::{Dialect, Probe};
 use berth_shared_state::store::{Cas, SharedData, StoreError, Stored};
 use berth_shared_state::units::{Millis, UnixMillis};
 
@@ -98,13 +99,31 @@ pub fn now() -> UnixMillis {
     UnixMillis(now_nanos() / 1_000_000)
 }
 
-/// The wall clock in nanoseconds; zero on a host without one.
+/// The wall clock in nanoseconds: the host's, else WASI's; zero where there is none.
 #[must_use]
 pub fn now_nanos() -> u64 {
+    own_clock().unwrap_or_else(|_| {
+        let mut nanos = 0;
+        // SAFETY: out pointer to a local. Clock 0 is the wall's; a precision of 1 asks for the best.
+        let status = unsafe { abi::clock_time_get(0, 1, &raw mut nanos) };
+        if status == 0 { nanos } else { 0 }
+    })
+}
+
+fn own_clock() -> HostResult<u64> {
     let mut nanos = 0;
     // SAFETY: out pointer to a local.
-    let status = unsafe { abi::proxy_get_current_time_nanoseconds(&raw mut nanos) };
-    if status == 0 { nanos } else { 0 }
+    done(unsafe { abi::proxy_get_current_time_nanoseconds(&raw mut nanos) }).map(|()| nanos)
+}
+
+/// What tells which proxy this is. To be asked while a root is configured.
+#[must_use]
+pub fn probe() -> Probe {
+    let status = |answer: Result<(), HostError>| answer.map_or_else(|HostError(status)| status, |()| 0);
+    Probe {
+        clock: status(own_clock().map(drop)),
+        variable: status(property(&["ngx", "pid"]).map(drop)),
+    }
 }
 
 /// Asks for `on_tick` at this period; zero stops it.
@@ -150,6 +169,22 @@ pub fn headers(map: Map) -> HostResult<Vec<(Vec<u8>, Vec<u8>)>> {
     } else {
         parse_pairs(&bytes).ok_or(PARSE_FAILURE)
     }
+}
+
+/// The request's headers with its method and path, which some hosts give only when asked for them by name.
+///
+/// # Errors
+/// When the map does not exist in this phase.
+pub fn request_headers() -> HostResult<Vec<(Vec<u8>, Vec<u8>)>> {
+    let mut all = headers(Map::Request)?;
+    for name in [":method", ":path"] {
+        if !all.iter().any(|(known, _)| known == name.as_bytes())
+            && let Ok(value) = header(Map::Request, name)
+        {
+            all.push((name.into(), value));
+        }
+    }
+    Ok(all)
 }
 
 /// One header; several with the same name come joined by the host.
@@ -205,6 +240,22 @@ pub fn property(path: &[&str]) -> HostResult<Vec<u8>> {
     adopt(status, data, size)
 }
 
+/// A variable of nginx.
+///
+/// # Errors
+/// [`NOT_FOUND`] when there is none of this name, and on Envoy.
+pub fn variable(dialect: Dialect, name: &str) -> HostResult<Vec<u8>> {
+    property(&dialect.variable(name).ok_or(NOT_FOUND)?)
+}
+
+/// Writes a variable of nginx that its configuration made.
+///
+/// # Errors
+/// [`NOT_FOUND`] when it did not, and on Envoy.
+pub fn set_variable(dialect: Dialect, name: &str, value: &[u8]) -> HostResult<()> {
+    set_property(&dialect.variable(name).ok_or(NOT_FOUND)?, value)
+}
+
 /// A property that is an integer: eight bytes, little endian.
 #[must_use]
 pub fn property_integer(path: &[&str]) -> Option<u64> {
@@ -217,8 +268,17 @@ pub fn property_integer(path: &[&str]) -> Option<u64> {
 /// # Errors
 /// Outside of a stream.
 pub fn set_state(name: &str, value: &[u8]) -> HostResult<()> {
+    set_property(&[name], value)
+}
+
+/// Writes a property, by its path.
+///
+/// # Errors
+/// Outside of a stream, and where there is nothing of this name to be written.
+pub fn set_property(path: &[&str], value: &[u8]) -> HostResult<()> {
+    let path = path.join("\0");
     // SAFETY: live slices.
-    done(unsafe { abi::proxy_set_property(name.as_ptr(), name.len(), value.as_ptr(), value.len()) })
+    done(unsafe { abi::proxy_set_property(path.as_ptr(), path.len(), value.as_ptr(), value.len()) })
 }
 
 /// Has a cluster of type ORIGINAL_DST dial this address for the stream. Only Envoy knows how, and there this comes before

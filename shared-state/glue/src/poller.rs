@@ -7,10 +7,11 @@
 use std::rc::Rc;
 
 use berth_shared_state::config::{Config, Role};
+use berth_shared_state::dialect::Dialect;
 use berth_shared_state::lease::{Candidate, Seat};
 use berth_shared_state::limits::DISCOVERY_PAGE_MAX_BYTES;
 use berth_shared_state::names::{self, Keys};
-use berth_shared_state::poll::{Call, CallId, Effect, Event, HeaderValue, Poller, Response, Severity, Stat};
+use berth_shared_state::poll::{Call, CallId, Effect, Event, HeaderValue, Poller, Response, Severity, Stat, Target};
 use berth_shared_state::reports::Inbox;
 use berth_shared_state::store::{self, SharedData};
 use berth_shared_state::table::{self, ScrapeError};
@@ -32,6 +33,7 @@ pub enum Part {
 /// One root context that may poll.
 pub struct PollerRoot {
     config: Rc<Config>,
+    dialect: Dialect,
     /// One for each pool of the config, in its order; none where this context does not poll.
     pools: Vec<PoolPoller>,
     /// Open callouts: the host's token -> pool and the poller's own id.
@@ -81,8 +83,10 @@ impl PollerRoot {
     ///
     /// Nothing is sent or written from here: hosts configure more VMs than they keep.
     #[must_use]
-    pub fn new(config: Rc<Config>, part: Part) -> Self {
+    pub fn new(config: Rc<Config>, part: Part, dialect: Dialect) -> Self {
         let takes_part = match config.role {
+            // Nobody would read the table, and no timer would send a call.
+            _ if !dialect.shares() => false,
             Role::Auto | Role::Poller => true,
             Role::Service => part == Part::Service,
             Role::Reader => false,
@@ -111,6 +115,7 @@ impl PollerRoot {
         Self {
             pools: pools.collect(),
             config,
+            dialect,
             open: HashMap::new(),
             stats: Stats::default(),
         }
@@ -205,13 +210,8 @@ impl PollerRoot {
             return;
         };
         if headers == 0 {
-            self.feed(
-                index,
-                Event::Answer {
-                    call,
-                    outcome: Err(ScrapeError::Unreachable),
-                },
-            );
+            let outcome = Err(self.failure());
+            self.feed(index, Event::Answer { call, outcome });
             return;
         }
         let text = |name| String::from_utf8(host::header(Map::CallAnswer, name).unwrap_or_default()).ok();
@@ -233,6 +233,16 @@ impl PollerRoot {
                 outcome: Ok(response),
             },
         );
+    }
+
+    /// Why a call ended without an answer.
+    fn failure(&self) -> ScrapeError {
+        // nginx shows no 504, but says it in a word.
+        let why = host::header(Map::CallAnswer, ":dispatch_status");
+        match why {
+            Ok(why) if !self.dialect.is_envoy() && why == b"timeout" => ScrapeError::Timeout,
+            _ => ScrapeError::Unreachable,
+        }
     }
 
     /// Feeds one event and does what comes out; a call that fails at once is an event again.
@@ -264,7 +274,7 @@ impl PollerRoot {
         let pool = &self.config.pools.get(index)?.name;
         match effect {
             Effect::Call(call) => {
-                return match send(&call) {
+                return match send(&call, self.dialect) {
                     Ok(token) => {
                         self.open.insert(token, (index, call.id));
                         None
@@ -321,7 +331,7 @@ fn define(stats: &mut Stats, pool: &str) {
     clippy::disallowed_methods,
     reason = "the VM's environment is where scrape headers come from"
 )]
-fn send(call: &Call) -> Result<u32, HostError> {
+fn send(call: &Call, dialect: Dialect) -> Result<u32, HostError> {
     let named: Vec<(&str, String)> = call
         .headers
         .iter()
@@ -336,5 +346,13 @@ fn send(call: &Call) -> Result<u32, HostError> {
         (":authority", &call.authority),
     ];
     headers.extend(named.iter().map(|(name, value)| (*name, value.as_str())));
-    host::call(&call.cluster, &headers, call.timeout)
+    host::call(target(call, dialect), &headers, call.timeout)
+}
+
+/// Whom a call is sent to: a cluster of Envoy, which learns the pod from a header; else the pod itself.
+fn target(call: &Call, dialect: Dialect) -> &str {
+    match call.target {
+        Target::Metrics(_) | Target::Models(_) if !dialect.is_envoy() => &call.authority,
+        _ => &call.cluster,
+    }
 }

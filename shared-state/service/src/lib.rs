@@ -5,6 +5,7 @@
 
 use std::rc::Rc;
 
+use berth_shared_state::dialect::Dialect;
 use berth_shared_state::limits::TICK;
 use berth_shared_state_glue::export_vm;
 use berth_shared_state_glue::host;
@@ -27,7 +28,9 @@ impl Vm for Service {
             log::error!("this host has no timers ({error}): pods cannot be polled");
             return false;
         }
-        self.roots.insert(root, PollerRoot::new(Rc::new(config), Part::Service));
+        // Only Envoy starts services.
+        let poller = PollerRoot::new(Rc::new(config), Part::Service, Dialect::Envoy);
+        self.roots.insert(root, poller);
         true
     }
 

@@ -7,8 +7,8 @@ use serde::de::value::{Error, StrDeserializer};
 
 use super::check::{Checked, Is, Record};
 use super::{
-    Adapters, Admission, Affinity, Asks, Body, Caps, Config, Discovery, Host, Labelled, ModelNames, Objective, Pool,
-    PortOf, Prefix, Queue, Rewrite, Routing, Scrape, Service, StatusPage, Target, Told, Trust,
+    Adapters, Admission, Affinity, Asks, Body, Caps, Config, Discovery, Labelled, ModelNames, Objective, Pool, PortOf,
+    Prefix, Queue, Rewrite, Routing, Scrape, Service, StatusPage, Target, Told, Trust,
 };
 use crate::discovery::range::Range;
 use crate::limits::{STALE_AFTER_FLOOR, STALE_AFTER_INTERVALS};
@@ -131,11 +131,7 @@ pub(super) fn config(document: &Record, epoch: u64) -> Config {
     let share = document.record("poll").count("budget_per_second") / (pools.len() as u32).max(1);
     pools.iter_mut().for_each(|pool| pool.scrape.per_second = share);
     let host = document.choice("host").unwrap_or_default();
-    if !matches!(host, Host::Auto | Host::Envoy) {
-        // Megabytes of pages would push the table out of a small zone of shared memory.
-        pools.iter_mut().for_each(|pool| pool.routing.prefix.enabled = false);
-    }
-    Config {
+    let mut config = Config {
         pools,
         trust: Trust {
             headers: document.record("trust").words("headers"),
@@ -158,7 +154,9 @@ pub(super) fn config(document: &Record, epoch: u64) -> Config {
         role: document.choice("role").unwrap_or_default(),
         host,
         epoch,
-    }
+    };
+    config.settle(host);
+    config
 }
 
 fn told(told: &Record) -> Told {

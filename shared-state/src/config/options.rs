@@ -106,7 +106,7 @@ pub(super) static DOCUMENT: Section = Section {
             "host",
             Kind::Choice(&["auto", "envoy", "nginx", "kong", "apisix"]),
             Preset::Word("auto"),
-            "The proxy around the wasm. Under one that is named and is not Envoy, options that it cannot do are refused, and the prefix index is off; `auto` is as `envoy`.",
+            "The proxy around the wasm. `auto`: found out by what it answers. Under one that is named and is not Envoy, options that it cannot do are refused. kong-apisix/ says what each can do.",
         ),
         field(
             "admission",
@@ -237,7 +237,7 @@ static SCRAPE: Section = Section {
             "cluster",
             Kind::Text(&CLUSTER),
             Preset::Word(names::SCRAPE_CLUSTER),
-            "The cluster of the proxy through which an exact pod is dialled; no route may lead to it. Where pods want mTLS: a second cluster of the same pods, with the override_host policy and a fallback that gives no host (envoy-config/full.yaml). Not the pool's own: its fallback would answer with another pod's page.",
+            "The cluster of the proxy through which an exact pod is dialled; no route may lead to it. nginx and kong dial the pod themselves and need none. Where pods want mTLS: a second cluster of the same pods, with the override_host policy and a fallback that gives no host (envoy-config/full.yaml). Not the pool's own: its fallback would answer with another pod's page.",
         ),
         field(
             "address_header",

@@ -29,6 +29,7 @@ pub(super) fn check(document: &Record, report: &mut Report) {
         name(index, pool, &mut seen, report);
         models(index, pool, &mut seen, report);
         routes(index, pool, &mut seen, report);
+        routes_of_envoy(index, document, pool, report);
         staleness(index, pool, report);
         affinity(index, document, pool, report);
         let Some(Is::Record(discovery)) = is(pool, "discovery") else {
@@ -36,6 +37,7 @@ pub(super) fn check(document: &Record, report: &mut Report) {
         };
         addresses(index, discovery, &mut seen, report);
         envoy(index, document, discovery, &mut seen, report);
+        unread(index, document, discovery, report);
         lists(index, discovery, &mut seen, report);
     }
 }
@@ -314,7 +316,8 @@ fn affinity(index: usize, document: &Record, pool: &Record, report: &mut Report)
     if word == "session" && !believed(document, &[SESSION]) {
         refuse(format!("needs {SESSION} in trust: an untrusted copy is removed"));
     }
-    if let Some(host) = other_host(document).filter(|_| word == "session") {
+    // A worker of APISIX keeps the index in its own memory.
+    if let Some(host) = other_host(document).filter(|host| word == "session" && *host != "apisix") {
         refuse(format!(
             "must not be \"session\" under the host {host}: its memory is part of the prefix index, which is off there; \"cookie\" needs none"
         ));
@@ -401,6 +404,40 @@ fn envoy<'a>(index: usize, document: &Record, discovery: &'a Record, seen: &mut 
             "must be the cluster of one pool only, since each pool counts its own requests; pools[{first}] has it too"
         );
         report.add(cluster.at, format!("{path}.cluster"), format!("{name:?}"), rule);
+    }
+}
+
+/// APISIX has no timer that could read a list.
+fn unread(index: usize, document: &Record, discovery: &Record, report: &mut Report) {
+    if other_host(document) != Some("apisix") {
+        return;
+    }
+    for kind in ["kubernetes", "json"] {
+        let asked = discovery
+            .find(kind)
+            .filter(|section| matches!(section.is, Is::Record(_)));
+        if let Some(section) = asked {
+            let rule = format!(
+                "must not be `{kind}` under the host apisix: nothing is read there, so name the pods in `static`"
+            );
+            report.add(
+                section.at,
+                format!("pools[{index}].discovery.{kind}"),
+                "{...}".to_owned(),
+                rule,
+            );
+        }
+    }
+}
+
+/// Only Envoy says by which route a request came.
+fn routes_of_envoy(index: usize, document: &Record, pool: &Record, report: &mut Report) {
+    let (Some(host), Some(routes)) = (other_host(document), pool.find("routes")) else {
+        return;
+    };
+    if matches!(&routes.is, Is::List(names) if !names.is_empty()) {
+        let rule = format!("must be empty under the host {host}: only Envoy says by which route a request came");
+        report.add(routes.at, format!("pools[{index}].routes"), "[...]".to_owned(), rule);
     }
 }
 

@@ -743,6 +743,34 @@ fn the_admin_page_is_envoys_alone() {
 }
 
 #[test]
+fn apisix_reads_nothing_so_its_pods_are_named() {
+    let with =
+        |discovery: Value, host: &str| parse(&document(&[("pools.0.discovery", discovery), ("host", json!(host))]));
+    let list = json!({"json": {"cluster": "10.0.0.9:80", "path": "/pods"}});
+    let slices = json!({"kubernetes": {"cluster": "10.0.0.9:80", "namespace": "n", "service": "s"}});
+    for (discovery, kind) in [(list, "json"), (slices, "kubernetes")] {
+        assert!(with(discovery.clone(), "nginx").is_ok());
+        let errors = with(discovery, "apisix").unwrap_err();
+        assert_eq!(
+            (errors.len(), errors[0].path.clone()),
+            (1, format!("pools[0].discovery.{kind}"))
+        );
+        assert!(errors[0].rule.contains("static"), "{errors:?}");
+    }
+    assert!(with(json!({"static": ["10.0.0.1:80"]}), "apisix").is_ok());
+}
+
+#[test]
+fn only_envoy_has_routes_that_lead_to_a_pool() {
+    let with = |host: &str| parse(&document(&[("pools.0.routes", json!(["r"])), ("host", json!(host))]));
+    assert!(with("auto").is_ok() && with("envoy").is_ok());
+    for host in ["nginx", "kong", "apisix"] {
+        let errors = with(host).unwrap_err();
+        assert_eq!((errors.len(), errors[0].path.as_str()), (1, "pools[0].routes"));
+    }
+}
+
+#[test]
 fn a_model_belongs_to_one_pool() {
     let pools = |first: Value, second: Value| {
         let mut pools = json!([
@@ -808,13 +836,13 @@ fn a_rewrite_that_cannot_mean_what_it_says_is_refused() {
 }
 
 #[test]
-fn prefixes_are_indexed_in_envoy_only() {
+fn prefixes_are_not_indexed_where_the_shared_memory_is_small() {
     for (host, enabled) in [
         ("auto", true),
         ("envoy", true),
         ("nginx", false),
         ("kong", false),
-        ("apisix", false),
+        ("apisix", true),
     ] {
         let config = parse(&document(&[("host", json!(host))])).unwrap();
         assert_eq!(config.pools[0].routing.prefix.enabled, enabled, "{host}");

@@ -73,12 +73,11 @@ async fn rig(
         pod.port = free_port()?.port();
     }
     let ports = three.iter().map(|pod| pod.port).collect();
-    let clusters = format!("  clusters:\n{}", pages.cluster("lists"));
+    let list = format!("lists={}", pages.address);
     let setup = Setup::new(name, three)
         .pool(json!({ "discovery": discovery }))
-        .render(&["--dns", "127.0.0.1:1"])
+        .render(&["--dns", "127.0.0.1:1", "--list", &list])
         .edit(ENDPOINT, ENDPOINTS)
-        .edit("  clusters:\n", &clusters)
         .unread();
     Ok((edit(setup).start().await?, ports))
 }
@@ -203,10 +202,10 @@ nwKUlRw=
 -----END CERTIFICATE-----
 ";
 
-/// The cluster of envoy-config/kubernetes-api.yaml without TLS, and at another address.
+/// The rendered cluster of the Kubernetes API without TLS, and at another address.
 fn plain(cluster: &str, address: SocketAddr) -> Result<String> {
     let at = |ip: &str, port: u16| format!("address: {ip}, port_value: {port}");
-    let (from, to) = (at("kubernetes.default.svc", 443), at("127.0.0.1", address.port()));
+    let (from, to) = (at("\"kubernetes.default.svc\"", 443), at("127.0.0.1", address.port()));
     ensure!(cluster.contains(&from));
     let (before, rest) = cluster.split_once("      transport_socket:").context("no TLS")?;
     let (_, after) = rest
@@ -217,7 +216,7 @@ fn plain(cluster: &str, address: SocketAddr) -> Result<String> {
 
 /// Service account tokens are renewed every hour. The cluster itself reads them from their file.
 #[tokio::test]
-async fn the_example_for_the_kubernetes_api_takes_a_renewed_token_from_its_file() -> Result<()> {
+async fn the_cluster_for_the_kubernetes_api_takes_a_renewed_token_from_its_file() -> Result<()> {
     let server = Pages::start(|_| (500, String::new())).await?;
     let folder = scratch("token")?;
     let file = folder.join("token");
@@ -232,21 +231,26 @@ async fn the_example_for_the_kubernetes_api_takes_a_renewed_token_from_its_file(
     let secret = folder.join("kubernetes-token.yaml");
     let here = |text: String| text.replace(account, &folder.display().to_string());
     fs::write(&secret, here(text("kubernetes-token.yaml")?))?;
-    let cluster =
-        text("kubernetes-api.yaml")?.replace("envoy-config/kubernetes-token.yaml", &secret.display().to_string());
-    let cluster: String = cluster.lines().map(|line| format!("    {line}\n")).collect();
+    // As it is rendered: the example with the names of the config.
+    let quoted = |text: &str| format!("\"{text}\"");
+    let mut cluster = text("kubernetes-api.yaml")?;
+    let secret = secret.display().to_string();
+    for (name, by) in [
+        ("envoy-config/kubernetes-token.yaml", secret.as_str()),
+        ("kubernetes_api", "kubernetes_api"),
+        ("kubernetes.default.svc", "kubernetes.default.svc"),
+    ] {
+        cluster = cluster.replace(name, &quoted(by));
+    }
+    let lines = cluster.lines().filter(|line| !line.starts_with('#'));
+    let cluster: String = lines.map(|line| format!("    {line}\n")).collect();
     let plain = plain(&cluster, server.address)?;
-    let node = (
-        "admin:\n  address",
-        "node: { id: e2e, cluster: e2e }\nadmin:\n  address",
-    );
     let discovery = json!({"kubernetes": {
         "cluster": "kubernetes_api", "namespace": "prod", "service": "llama", "ports": ["http"], "interval": "200ms",
         "allow": ["127.0.0.0/8"],
     }});
     let (rig, ports) = rig("token-rig", &server, discovery, |setup| {
-        let clusters = format!("  clusters:\n{plain}");
-        setup.edit("  clusters:\n", &clusters).edit(node.0, node.1)
+        setup.render(&["--token", &secret]).edit(&cluster, &plain)
     })
     .await?;
     // As it stands, with TLS, Envoy takes it too.

@@ -27,7 +27,12 @@ async fn what_is_rendered_is_valid() -> Result<()> {
         "discovery": {"envoy_admin": {"cluster": "qwen_pods"}},
         "scrape": {"cluster": "qwen_scrape", "address_header": "x-gateway-destination-endpoint"},
     }]});
-    let cases: [(&str, &Value, &[&str]); 5] = [
+    let asked = |discovery: Value| json!({"pools": [{"name": "llama", "discovery": discovery}]});
+    let listed = asked(json!({"json": {"cluster": "lists", "path": "/pods"}}));
+    let dns = ["--dns", "llama.default.svc.cluster.local:8000"];
+    let list = [&dns[..], &["--list", "lists=registry.example:80"]].concat();
+    let cases: [(&str, &Value, &[&str]); 6] = [
+        ("list", &listed, &list),
         ("both", &both, &["--dns", "qwen=qwen.default.svc.cluster.local:8000"]),
         ("static", &fixed, &[]),
         ("forward", &fixed, &["--forward", "/health", "--timeout", "30"]),

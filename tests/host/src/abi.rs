@@ -129,6 +129,11 @@ impl Headers {
         self.0.retain(|(key, _)| *key != name);
     }
 
+    /// Drops `:path` and its like.
+    pub(crate) fn drop_pseudo(&mut self) {
+        self.0.retain(|(name, _)| !name.starts_with(':'));
+    }
+
     /// Name and value of each line, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.0.iter().map(|(k, v)| (k.as_str(), v.as_slice()))

@@ -2,10 +2,12 @@
 //!
 //! Checks and outcomes follow Envoy's `Context::httpCall` and its async client. Most failures look like answers (503,
 //! 504); only a reset or an oversized body gives a callback without headers. Retries, circuit breakers and connection
-//! pools are not imitated: a test says what happened.
+//! pools are not imitated: a test says what happened. The nginx modules dial `host:port` instead of a cluster, resolve only
+//! the names that a test adds, and show every failure as a callback without headers.
 
 use crate::abi::{Headers, Status};
 use crate::clock::{Clock, Event, VmUid};
+use crate::dialect::Dialect;
 use crate::host::Thread;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -82,10 +84,30 @@ pub(crate) struct Response {
     pub(crate) body: Vec<u8>,
 }
 
+/// Who calls.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller {
+    pub(crate) vm: VmUid,
+    /// The context that gets the answer: a root, or in an nginx module a stream.
+    pub(crate) context: u32,
+    pub(crate) dialect: Dialect,
+}
+
 struct Open {
-    root: u32,
+    context: u32,
     /// `None` = reset.
     response: Option<Response>,
+    /// `:dispatch_status` of WasmX.
+    ended: &'static str,
+}
+
+/// A callout that is done.
+pub(crate) struct Done {
+    pub(crate) context: u32,
+    /// `None` = no headers.
+    pub(crate) response: Option<Response>,
+    /// How it ended, in a word of WasmX.
+    pub(crate) ended: &'static str,
 }
 
 #[derive(Default)]
@@ -121,38 +143,73 @@ impl Callouts {
     pub(crate) fn dispatch(
         &mut self,
         clock: &mut Clock,
-        from: (VmUid, u32),
+        from: Caller,
         token: u32,
         callout: Callout,
     ) -> Result<(), Status> {
+        let nginx = from.dialect.is_nginx();
         let required = [":path", ":method", ":authority"];
+        // The modules take the target for the authority.
+        let required = if nginx { &required[..2] } else { &required };
         let complete = required.iter().all(|name| callout.headers.bytes(name).is_some());
-        if !complete || !self.clusters.contains(&callout.cluster) {
+        if !complete || (!nginx && !self.clusters.contains(&callout.cluster)) {
             return Err(Status::BadArgument);
         }
+        let resolved = !nginx || self.resolves(&callout.cluster);
         let answer = match &mut self.responder {
+            _ if !resolved => Answer::Reset { after: Duration::ZERO },
             Some(responder) => responder(&callout),
             None => Answer::Silence,
         };
         let timeout = callout.timeout;
         self.made.push(callout);
-        let (vm, root) = from;
+        let (vm, context) = (from.vm, from.context);
+        let silent = |timeout| {
+            (
+                timeout,
+                (!nginx).then(|| text_response(504, "upstream request timeout")),
+            )
+        };
+        let no_connection = nginx && matches!(answer, Answer::ConnectFailure { .. });
         let (after, response) = match (outcome(answer)?, timeout) {
             (Some((after, response)), Some(timeout)) if after <= timeout => (Some(after), response),
             (Some((after, response)), None) => (Some(after), response),
-            (_, timeout) => (timeout, Some(text_response(504, "upstream request timeout"))),
+            (_, timeout) => silent(timeout),
         };
-        self.open.insert((vm, token), Open { root, response });
+        let response = response.filter(|_| !no_connection);
+        let ended = match (&response, after == timeout) {
+            (Some(_), _) => "ok",
+            (None, _) if !resolved => "resolver failure",
+            (None, true) => "timeout",
+            (None, false) => "broken connection",
+        };
+        let open = Open {
+            context,
+            response,
+            ended,
+        };
+        self.open.insert((vm, token), open);
         if let Some(after) = after {
             clock.schedule(after, Event::CalloutDone { vm, token });
         }
         Ok(())
     }
 
-    /// Root context and response of a callout that is done.
-    pub(crate) fn take(&mut self, vm: VmUid, token: u32) -> Option<(u32, Option<Response>)> {
+    /// An address, or a name that a test added.
+    fn resolves(&self, target: &str) -> bool {
+        let host = target.rsplit_once(':').map_or(target, |(host, _)| host);
+        let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+        address.is_ok() || self.clusters.contains(target)
+    }
+
+    /// A callout that is done.
+    pub(crate) fn take(&mut self, vm: VmUid, token: u32) -> Option<Done> {
         let open = self.open.remove(&(vm, token))?;
-        Some((open.root, open.response))
+        Some(Done {
+            context: open.context,
+            response: open.response,
+            ended: open.ended,
+        })
     }
 
     /// Cancels what a VM that is gone had open.
@@ -221,6 +278,12 @@ mod tests {
         }
     }
 
+    const ENVOY: Caller = Caller {
+        vm: 1,
+        context: 1,
+        dialect: Dialect::Envoy,
+    };
+
     /// When the callback comes and the `:status` it shows; `None` inside = no headers.
     fn check(answer: Answer, timeout: Option<Duration>) -> Option<(Duration, Option<String>)> {
         let mut callouts = Callouts::default();
@@ -228,12 +291,14 @@ mod tests {
         callouts.add_cluster("pods");
         callouts.set_responder(Box::new(move |_| answer.clone()));
         callouts
-            .dispatch(&mut clock, (1, 1), 4, call(timeout))
+            .dispatch(&mut clock, ENVOY, 4, call(timeout))
             .expect("accepted");
         clock.next_due(Duration::from_secs(3600))?;
-        let (root, response) = callouts.take(1, 4).expect("open");
-        assert_eq!(root, 1);
-        let status = response.map(|r| r.headers.get(":status").expect("status").to_owned());
+        let done = callouts.take(1, 4).expect("open");
+        assert_eq!(done.context, 1);
+        let status = done
+            .response
+            .map(|r| r.headers.get(":status").expect("status").to_owned());
         Some((clock.now(), status))
     }
 
@@ -265,7 +330,7 @@ mod tests {
         let mut callouts = Callouts::default();
         let mut clock = Clock::new(Duration::ZERO);
         let mut refuse = |callouts: &mut Callouts, call: Callout, status| {
-            assert_eq!(callouts.dispatch(&mut clock, (1, 1), 4, call), Err(status));
+            assert_eq!(callouts.dispatch(&mut clock, ENVOY, 4, call), Err(status));
             assert_eq!(callouts.open_count(), 0);
         };
         refuse(&mut callouts, call(None), Status::BadArgument);
@@ -277,5 +342,42 @@ mod tests {
         }
         callouts.set_responder(Box::new(|_| Answer::Refused));
         refuse(&mut callouts, call(None), Status::InternalFailure);
+    }
+
+    #[test]
+    fn an_nginx_module_dials_addresses_and_shows_each_failure_as_no_headers() {
+        #[track_caller]
+        fn check(target: &str, answer: Answer, status: Option<&str>, ended: &str, at: Duration) {
+            let mut callouts = Callouts::default();
+            let mut clock = Clock::new(Duration::ZERO);
+            callouts.add_cluster("known.test:80");
+            callouts.set_responder(Box::new(move |_| answer.clone()));
+            let mut call = call(Some(9 * MS));
+            call.cluster = target.to_owned();
+            call.headers.remove(":authority");
+            let from = Caller {
+                dialect: Dialect::WasmX,
+                ..ENVOY
+            };
+            callouts.dispatch(&mut clock, from, 4, call).expect("accepted");
+            clock.next_due(Duration::from_secs(3600)).expect("an answer");
+            let done = callouts.take(1, 4).expect("open");
+            let found = done
+                .response
+                .map(|r| r.headers.get(":status").expect("status").to_owned());
+            assert_eq!(
+                (found.as_deref(), done.ended, clock.now()),
+                (status, ended, at),
+                "{target}"
+            );
+        }
+        let ok = Answer::reply(200, "x").after(MS);
+        check("10.0.0.1:8000", ok.clone(), Some("200"), "ok", MS);
+        check("[fd00::1]:8000", ok.clone(), Some("200"), "ok", MS);
+        check("known.test:80", ok.clone(), Some("200"), "ok", MS);
+        check("other.test:80", ok, None, "resolver failure", Duration::ZERO);
+        check("10.0.0.1:8000", Answer::Silence, None, "timeout", 9 * MS);
+        let refused = Answer::ConnectFailure { after: MS };
+        check("10.0.0.1:8000", refused, None, "broken connection", MS);
     }
 }

@@ -18,7 +18,7 @@ type EventKey = (Duration, u64);
 
 struct Timer {
     period: Duration,
-    armed: Option<EventKey>,
+    armed: EventKey,
 }
 
 pub(crate) struct Clock {
@@ -26,7 +26,8 @@ pub(crate) struct Clock {
     now: Duration,
     made: u64,
     events: BTreeMap<EventKey, Event>,
-    timers: BTreeMap<(VmUid, u32), Timer>,
+    /// More than one only where an instance died and its timer did not (WasmX).
+    timers: BTreeMap<(VmUid, u32), Vec<Timer>>,
 }
 
 impl Clock {
@@ -64,20 +65,30 @@ impl Clock {
 
     /// Sets, moves or (with zero) stops the timer of a root context.
     pub(crate) fn set_timer(&mut self, vm: VmUid, root: u32, period: Duration) {
-        let old = self.timers.remove(&(vm, root));
-        if let Some(key) = old.and_then(|timer| timer.armed) {
-            self.events.remove(&key);
+        for timer in self.timers.remove(&(vm, root)).unwrap_or_default() {
+            self.events.remove(&timer.armed);
         }
         if !period.is_zero() {
-            let armed = Some(self.arm(period, Event::Tick { vm, root }));
-            self.timers.insert((vm, root), Timer { period, armed });
+            self.add_timer(vm, root, period);
         }
     }
 
-    /// Arms the timer anew after its callback, unless it was stopped there.
+    /// One more timer of a root context, beside those that it has.
+    pub(crate) fn add_timer(&mut self, vm: VmUid, root: u32, period: Duration) {
+        let armed = self.arm(period, Event::Tick { vm, root });
+        self.timers.entry((vm, root)).or_default().push(Timer { period, armed });
+    }
+
+    /// Arms the timer that has fired anew after its callback, unless it was stopped there.
     pub(crate) fn rearm(&mut self, vm: VmUid, root: u32) {
-        if let Some(period) = self.timers.get(&(vm, root)).map(|timer| timer.period) {
-            self.set_timer(vm, root, period);
+        let mut timers = self.timers.remove(&(vm, root)).unwrap_or_default();
+        for timer in &mut timers {
+            if !self.events.contains_key(&timer.armed) {
+                timer.armed = self.arm(timer.period, Event::Tick { vm, root });
+            }
+        }
+        if !timers.is_empty() {
+            self.timers.insert((vm, root), timers);
         }
     }
 

@@ -4,6 +4,7 @@
 //! adds it: a canary on the main thread first, then the main thread's own VM, then one per worker.
 
 use crate::clock::{Event, VmUid};
+use crate::dialect::Dialect;
 use crate::engine::{self, Code};
 use crate::hostcalls;
 use crate::process::Process;
@@ -51,6 +52,8 @@ pub struct Plugin {
     pub configuration: Vec<u8>,
     pub vm_configuration: Vec<u8>,
     pub env: Vec<(String, String)>,
+    /// Variables that the configuration of an nginx makes with `set`, all of them empty: a filter may write these.
+    pub variables: Vec<String>,
     /// With it, Pause in a headers callback lets body callbacks go on.
     pub allow_on_headers_stop_iteration: bool,
     pub failure_policy: FailurePolicy,
@@ -68,6 +71,7 @@ impl Plugin {
             configuration: configuration.into(),
             vm_configuration: Vec::new(),
             env: Vec::new(),
+            variables: Vec::new(),
             allow_on_headers_stop_iteration: false,
             failure_policy: FailurePolicy::default(),
             reload_backoff: Duration::from_secs(1),
@@ -83,9 +87,16 @@ pub struct Settings {
     pub start: Duration,
     /// Seed of `random_get`.
     pub seed: u64,
-    /// Stream buffer limit, bytes. Envoy: 1 MiB; Istio's EDGE profile: 32 KiB.
+    /// Stream buffer limit, bytes. Envoy: 1 MiB; Istio's EDGE profile: 32 KiB. Under [`Dialect::WasmX`] it is
+    /// `client_body_buffer_size`: a longer body cannot be read.
     pub buffer_limit: usize,
+    /// The proxy that is imitated.
+    pub dialect: Dialect,
     pub cas_rules: CasRules,
+    /// Largest value that shared data takes under [`Dialect::WasmX`], where all of it is in one zone; bytes.
+    pub zone: usize,
+    /// WASI's clocks are there; Envoy's and WasmX's always are.
+    pub wasi_clock: bool,
     /// Instructions one callback may take before it counts as an endless loop. Envoy has no such limit; a test must end.
     pub fuel_per_callback: u64,
 }
@@ -97,8 +108,26 @@ impl Default for Settings {
             start: Duration::from_secs(1_700_000_000),
             seed: 1,
             buffer_limit: 1024 * 1024,
+            dialect: Dialect::Envoy,
             cas_rules: CasRules::Envoy,
+            zone: 16 * 1024 * 1024,
+            wasi_clock: true,
             fuel_per_callback: 20_000_000_000,
+        }
+    }
+}
+
+impl Settings {
+    /// The defaults of a proxy.
+    pub fn of(dialect: Dialect) -> Self {
+        let cas_rules = match dialect {
+            Dialect::WasmX => CasRules::WasmX,
+            Dialect::Envoy | Dialect::Apisix => CasRules::Envoy,
+        };
+        Self {
+            dialect,
+            cas_rules,
+            ..Self::default()
         }
     }
 }
@@ -121,6 +150,19 @@ struct Deployed {
     on: BTreeMap<Thread, Placement>,
 }
 
+/// Whether a module's imports are there under a dialect, each with the types that it is imported with.
+///
+/// # Errors
+/// Those that are not.
+pub fn loads(wasm: &[u8], dialect: Dialect) -> anyhow::Result<()> {
+    let code = engine::compile(wasm)?;
+    let linker = hostcalls::linker(dialect).map_err(|error| anyhow::anyhow!("{error:?}"))?;
+    linker
+        .instantiate_pre(&code.module)
+        .map(drop)
+        .map_err(|error| anyhow::anyhow!("{error:?}"))
+}
+
 /// The proxy process.
 pub struct Host {
     settings: Settings,
@@ -135,10 +177,11 @@ pub struct Host {
 impl Host {
     /// A process without plugins or clusters.
     pub fn new(settings: Settings) -> Self {
+        let linker = hostcalls::linker(settings.dialect).expect("host functions link");
         Self {
             process: Rc::new(RefCell::new(Process::new(&settings))),
             settings,
-            linker: hostcalls::linker().expect("host functions link"),
+            linker,
             vms: BTreeMap::new(),
             last_vm: 0,
             plugins: BTreeMap::new(),
@@ -146,15 +189,18 @@ impl Host {
         }
     }
 
-    /// Adds an HTTP filter: a VM on the main thread and on each worker.
+    /// Adds an HTTP filter: a VM on the main thread and on each worker. An nginx has workers only, and APISIX waits for
+    /// the first request of each.
     pub fn add_filter(&mut self, wasm: &[u8], plugin: Plugin) -> anyhow::Result<PluginId> {
-        let workers = (0..self.settings.workers).map(Thread::Worker);
-        let threads: Vec<Thread> = std::iter::once(Thread::Main).chain(workers).collect();
+        let threads = self.settings.dialect.threads(self.settings.workers);
         self.add(wasm, plugin, &threads)
     }
 
     /// Adds a bootstrap service with `singleton: true`: one VM, on the main thread.
     pub fn add_service(&mut self, wasm: &[u8], plugin: Plugin) -> anyhow::Result<PluginId> {
+        if self.settings.dialect.is_nginx() {
+            bail!("{:?} has no bootstrap services", self.settings.dialect);
+        }
         self.add(wasm, plugin, &[Thread::Main])
     }
 
@@ -162,13 +208,16 @@ impl Host {
         let code = engine::compile(wasm)?;
         let plugin = Rc::new(plugin);
         let name = plugin.name.clone();
-        let canary = self.place(&code, &plugin, Thread::Canary);
-        if let Ok(placement) = canary {
-            self.drop_vm(placement.vm);
+        if self.settings.dialect == Dialect::Envoy {
+            let canary = self.place(&code, &plugin, Thread::Canary);
+            if let Ok(placement) = canary {
+                self.drop_vm(placement.vm);
+            }
+            canary.with_context(|| format!("plugin {name} did not pass its canary run"))?;
         }
-        canary.with_context(|| format!("plugin {name} did not pass its canary run"))?;
         let mut on = BTreeMap::new();
-        for thread in threads {
+        let at_once = self.settings.dialect != Dialect::Apisix;
+        for thread in threads.iter().filter(|_| at_once) {
             let placement = self.place(&code, &plugin, *thread);
             on.insert(
                 *thread,
@@ -220,8 +269,8 @@ impl Host {
             None => {
                 self.last_vm += 1;
                 let uid = self.last_vm;
-                let (process, name) = (&self.process, &plugin.name);
-                let vm = Vm::new(&code.module, &self.linker, uid, key, process, name)?;
+                let (process, name, dialect) = (&self.process, &plugin.name, self.settings.dialect);
+                let vm = Vm::new(&code.module, &self.linker, uid, key, process, name, dialect)?;
                 self.vms.insert(uid, vm);
                 uid
             }
@@ -282,8 +331,11 @@ impl Host {
     pub fn open(&mut self, id: PluginId, worker: usize) -> Stream {
         let thread = Thread::Worker(worker);
         let deployed = self.plugins.get(&id).expect("a plugin that was added");
-        let placement = *deployed.on.get(&thread).expect("a filter on that worker");
         let (plugin, code) = (deployed.plugin.clone(), deployed.code.clone());
+        if self.settings.dialect.is_nginx() {
+            return self.open_in_nginx(id, thread, &plugin, &code);
+        }
+        let placement = *deployed.on.get(&thread).expect("a filter on that worker");
         let now = self.now();
         let mut placed = self.is_alive(placement.vm).then_some(placement);
         let due = now.saturating_sub(placement.loaded) >= plugin.reload_backoff;
@@ -306,6 +358,47 @@ impl Host {
         Stream::new(plugin, membership, root, now, self.settings.buffer_limit)
     }
 
+    /// The same in an nginx module: no policy, and in APISIX a root that is made by the first request.
+    fn open_in_nginx(&mut self, id: PluginId, thread: Thread, plugin: &Rc<Plugin>, code: &Code) -> Stream {
+        let known = self.plugins.get(&id).and_then(|deployed| deployed.on.get(&thread));
+        let mut placed = known.copied();
+        if placed.is_none() && self.settings.dialect == Dialect::Apisix {
+            placed = self.place(code, plugin, thread).ok();
+            if let (Some(placement), Some(deployed)) = (placed, self.plugins.get_mut(&id)) {
+                deployed.on.insert(thread, placement);
+            }
+        }
+        let placed = placed.filter(|placement| self.is_alive(placement.vm));
+        let membership = placed.map_or(Membership::NoVm, |placement| Membership::In(placement.vm));
+        let root = placed.map_or(0, |placement| placement.root);
+        let stream = Stream::new(plugin.clone(), membership, root, self.now(), self.settings.buffer_limit);
+        let instance = placed.and_then(|placement| self.vm(placement.vm));
+        stream.be_nginx(self.settings.dialect, instance.map_or(0, |vm| vm.state().instance));
+        stream
+    }
+
+    /// WasmX puts a new instance in the place of one that trapped, with its roots. Timers and open calls of the old one stay.
+    fn replace_instance(&mut self, uid: VmUid) {
+        let Some(old) = self.vms.get(&uid) else { return };
+        let (key, instance) = (old.state().key.clone(), old.state().instance + 1);
+        let users: Vec<(Rc<Plugin>, Code)> = self
+            .plugins
+            .values()
+            .filter(|deployed| deployed.uses(uid))
+            .map(|deployed| (deployed.plugin.clone(), deployed.code.clone()))
+            .collect();
+        let Some((first, code)) = users.first() else { return };
+        let (process, dialect) = (&self.process, self.settings.dialect);
+        let made = Vm::new(&code.module, &self.linker, uid, key, process, &first.name, dialect);
+        let Ok(mut vm) = made else { return };
+        vm.state_mut().instance = instance;
+        self.vms.insert(uid, vm);
+        for (plugin, _) in &users {
+            // One that traps while it is configured stays dead; the log has why.
+            let _ = self.start_root(uid, plugin);
+        }
+    }
+
     /// Lets time pass: ticks and answers to callouts run in their order.
     pub fn advance(&mut self, by: Duration) {
         let until = self.now() + by;
@@ -321,7 +414,7 @@ impl Host {
 
     fn tick(&mut self, uid: VmUid, root: u32) {
         let called = self.enter(uid, root, "proxy_on_tick", &[root]);
-        if called != Called::Failed {
+        if called != Called::Failed || self.settings.dialect.is_nginx() {
             self.process.borrow_mut().clock.rearm(uid, root);
         }
     }
@@ -329,28 +422,43 @@ impl Host {
     /// `onHttpCallSuccess` or `onHttpCallFailure`.
     fn deliver(&mut self, uid: VmUid, token: u32) {
         let taken = self.process.borrow_mut().callouts.take(uid, token);
-        let (Some((root, response)), Some(vm)) = (taken, self.vms.get_mut(&uid)) else {
+        let (Some(done), Some(vm)) = (taken, self.vms.get_mut(&uid)) else {
             return;
+        };
+        let (context, response) = (done.context, done.response);
+        let stream = match vm.state().contexts.get(&context) {
+            Some(Context::Stream(stream)) => Some(stream.clone()),
+            _ => None,
         };
         let (headers, body) = response
             .as_ref()
             .map_or((0, 0), |r| (r.headers.len() as u32, r.body.len() as u32));
-        vm.state_mut().callout = response.map(|response| (root, response));
-        let args = [root, token, headers, body, 0];
-        self.enter(uid, root, "proxy_on_http_call_response", &args);
+        vm.state_mut().callout = response.map(|response| (context, response));
+        vm.state_mut().dispatch_status = done.ended;
+        let args = [context, token, headers, body, 0];
+        self.enter(uid, context, "proxy_on_http_call_response", &args);
         if let Some(vm) = self.vms.get_mut(&uid) {
             vm.state_mut().callout = None;
+            vm.state_mut().dispatch_status = "";
+        }
+        if let Some(stream) = stream {
+            self.call_is_over(&stream);
         }
     }
 
     /// Calls into a VM and then does what the guest's host calls put off.
-    pub(crate) fn enter(&mut self, uid: VmUid, context: u32, export: &str, args: &[u32]) -> Called {
+    pub(crate) fn enter(&mut self, uid: VmUid, context: u32, export: &'static str, args: &[u32]) -> Called {
         let Some(vm) = self.vms.get_mut(&uid) else {
             return Called::Failed;
         };
         let called = vm.call(context, export, args);
         if called == Called::Failed {
-            self.process.borrow_mut().clock.drop_timers(uid);
+            match self.settings.dialect {
+                Dialect::Envoy => self.process.borrow_mut().clock.drop_timers(uid),
+                // A new one that traps while it is configured is not made anew: that would never end.
+                Dialect::WasmX if export != "proxy_on_configure" => self.replace_instance(uid),
+                Dialect::WasmX | Dialect::Apisix => {}
+            }
         }
         loop {
             let vm = self.vms.get_mut(&uid);
@@ -395,11 +503,29 @@ impl Host {
     pub fn kill(&mut self, id: PluginId, thread: Thread) {
         let placement = self.plugins.get(&id).and_then(|deployed| deployed.on.get(&thread));
         let uid = placement.map(|placement| placement.vm);
-        if let Some(vm) = uid.and_then(|uid| self.vms.get_mut(&uid)) {
-            vm.fail("killed by the test");
-            let mut process = self.process.borrow_mut();
-            process.clock.drop_timers(vm.state().uid);
+        let Some(vm) = uid.and_then(|uid| self.vms.get_mut(&uid)) else {
+            return;
+        };
+        vm.fail("killed by the test");
+        let uid = vm.state().uid;
+        if self.settings.dialect == Dialect::WasmX {
+            self.replace_instance(uid);
+        } else {
+            self.process.borrow_mut().clock.drop_timers(uid);
         }
+    }
+}
+
+/// A test that did what the real host would not have survived has failed, unless it says that it knows
+/// ([`Host::take_faults`]).
+impl Drop for Host {
+    fn drop(&mut self) {
+        let faults = self.take_faults();
+        assert!(
+            faults.is_empty() || std::thread::panicking(),
+            "the real host would not have survived this: {}",
+            faults.join("; ")
+        );
     }
 }
 

@@ -1,9 +1,11 @@
 //! The `proxy_*` imports: reading arguments from the guest's memory and writing results back.
 //!
-//! Written after `exports.cc` of proxy-wasm-cpp-host. Not imitated on purpose: gRPC, shared queues, DNS and a few more.
-//! They can be imported, since the SDK's traits drag them in, but calling one is a trap that names it.
+//! Written after `exports.cc` of proxy-wasm-cpp-host; where a dialect differs, its rule stands beside it. Not imitated on
+//! purpose: gRPC, shared queues, DNS and a few more. They can be imported, since the SDK's traits drag them in, but calling
+//! one is a trap that names it.
 
 use crate::abi::Status;
+use crate::dialect::{Dialect, Stub};
 use crate::vm::VmState;
 use wasmtime::{Caller, FuncType, Linker, ValType};
 
@@ -41,8 +43,10 @@ macro_rules! expose {
             "env",
             $name,
             |mut guest: $crate::hostcalls::Guest<'_>, $($arg: $kind),*| -> wasmtime::Result<u32> {
-                $crate::hostcalls::admit(&guest, $name)?;
-                $crate::hostcalls::status($function(&mut guest, $($arg),*))
+                match $crate::hostcalls::admit(&mut guest, $name)? {
+                    Some(status) => Ok(status as u32),
+                    None => $crate::hostcalls::status($function(&mut guest, $($arg),*)),
+                }
             },
         )?;)*
     };
@@ -50,45 +54,43 @@ macro_rules! expose {
 pub(crate) use expose;
 
 /// Every import that a module may have.
-pub(crate) fn linker() -> wasmtime::Result<Linker<VmState>> {
+pub(crate) fn linker(dialect: Dialect) -> wasmtime::Result<Linker<VmState>> {
     let mut linker = Linker::new(crate::engine::engine());
-    process::link(&mut linker)?;
+    process::link(&mut linker, dialect)?;
     http::link(&mut linker)?;
     crate::wasi::link(&mut linker)?;
-    for (name, arguments) in NOT_IMITATED {
+    for (name, arguments) in dialect.not_imitated() {
         let arguments = std::iter::repeat_n(ValType::I32, arguments);
         let kind = FuncType::new(crate::engine::engine(), arguments, [ValType::I32]);
-        linker.func_new("env", name, kind, move |_, _, _| {
-            wasmtime::bail!("this host does not imitate {name}")
+        linker.func_new("env", name, kind, move |mut guest, _, results| {
+            let status = admit(&mut guest, name)?.unwrap_or(Status::Unimplemented);
+            results[0] = wasmtime::Val::I32(status as i32);
+            Ok(())
         })?;
     }
     Ok(linker)
 }
 
-/// What Envoy has besides, with the number of arguments, all of them i32.
-const NOT_IMITATED: [(&str, usize); 14] = [
-    ("proxy_done", 0),
-    ("proxy_get_status", 3),
-    ("proxy_get_header_map_size", 2),
-    ("proxy_get_buffer_status", 3),
-    ("proxy_register_shared_queue", 3),
-    ("proxy_resolve_shared_queue", 5),
-    ("proxy_dequeue_shared_queue", 3),
-    ("proxy_enqueue_shared_queue", 3),
-    ("proxy_grpc_call", 12),
-    ("proxy_grpc_stream", 9),
-    ("proxy_grpc_send", 4),
-    ("proxy_grpc_cancel", 1),
-    ("proxy_grpc_close", 1),
-    ("envoy_resolve_dns", 3),
-];
-
-/// While the module initialises only logging is open (`setRestrictedCallback`).
-pub(crate) fn admit(guest: &Guest<'_>, name: &str) -> wasmtime::Result<()> {
-    if guest.data().starting && name != "proxy_log" {
+/// Whether a call goes through: `Some` = it does nothing and answers this.
+pub(crate) fn admit(guest: &mut Guest<'_>, name: &str) -> wasmtime::Result<Option<Status>> {
+    let state = guest.data();
+    // While the module initialises only logging is open (`setRestrictedCallback`).
+    if state.starting && name != "proxy_log" {
         wasmtime::bail!("{name} is restricted during _initialize");
     }
-    Ok(())
+    match state.dialect.stub(name) {
+        None => Ok(None),
+        Some(Stub::Answers(status)) => Ok(Some(status)),
+        Some(Stub::Trap) => Err(trap(guest, &format!("this host does not imitate {name}"))),
+    }
+}
+
+/// A trap that the guest brought about by a call that this host does not stand.
+pub(crate) fn trap(guest: &Guest<'_>, why: &str) -> wasmtime::Error {
+    if guest.data().dialect.is_nginx() {
+        guest.data().fault(why);
+    }
+    wasmtime::format_err!("{why}")
 }
 
 pub(crate) fn status(answered: Answered) -> wasmtime::Result<u32> {

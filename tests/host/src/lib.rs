@@ -1,4 +1,5 @@
-//! A Proxy-Wasm host for tests: ABI 0.2.1 on wasmtime, imitating Envoy closely and knowing nothing of Berth.
+//! A Proxy-Wasm host for tests: ABI 0.2.1 on wasmtime, imitating Envoy closely, or one of two nginx modules
+//! ([`Dialect`]), and knowing nothing of Berth.
 //!
 //! ```text
 //! Host (process: virtual time, shared data, metrics, callouts, log)
@@ -14,6 +15,7 @@
 mod abi;
 mod callouts;
 mod clock;
+mod dialect;
 mod engine;
 mod host;
 mod hostcalls;
@@ -27,8 +29,9 @@ mod wasi;
 
 pub use abi::{Headers, LogLevel};
 pub use callouts::{Answer, Callout, RESPONSE_LIMIT, Responder};
+pub use dialect::Dialect;
 pub use engine::imports;
-pub use host::{FailurePolicy, Host, Plugin, PluginId, Settings, Thread};
+pub use host::{FailurePolicy, Host, Plugin, PluginId, Settings, Thread, loads};
 pub use metrics::MetricKind;
 pub use process::LogLine;
 pub use shared_data::CasRules;

@@ -30,6 +30,11 @@ pub(crate) struct Process {
     pub(crate) log: Vec<LogLine>,
     pub(crate) log_level: LogLevel,
     pub(crate) fuel_per_callback: u64,
+    /// Largest value that shared data takes where the host has a zone for it, bytes.
+    pub(crate) zone: usize,
+    pub(crate) wasi_clock: bool,
+    /// What the real host would not have survived.
+    pub(crate) faults: Vec<String>,
     random: u64,
 }
 
@@ -43,6 +48,9 @@ impl Process {
             log: Vec::new(),
             log_level: LogLevel::Trace,
             fuel_per_callback: settings.fuel_per_callback,
+            zone: settings.zone,
+            wasi_clock: settings.wasi_clock,
+            faults: Vec::new(),
             random: settings.seed,
         }
     }

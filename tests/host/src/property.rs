@@ -2,8 +2,12 @@
 //!
 //! A property comes from, in this order: what the test set, the header maps that are open in this phase, the plugin,
 //! filter state. CEL values deeper than that (metadata, node, listener) exist only if a test sets them.
+//!
+//! In an nginx module a property is a variable of nginx. WasmX knows some of Envoy's names beside them; two of those must
+//! not be touched, since reading them is reading freed or foreign memory.
 
-use crate::abi::{Headers, MapKind, Status};
+use crate::abi::{Headers, LogLevel, MapKind, Status};
+use crate::dialect::Dialect;
 use crate::stream::StreamData;
 use crate::vm::VmState;
 use std::net::SocketAddr;
@@ -20,6 +24,15 @@ const KNOWN_OBJECTS: [&str; 5] = [
 /// `path` has its parts separated by NUL, as the ABI has it.
 pub(crate) fn get(state: &VmState, path: &str) -> Result<Vec<u8>, Status> {
     let parts: Vec<&str> = path.split('\0').collect();
+    match state.dialect {
+        Dialect::Envoy => {}
+        Dialect::WasmX => return of_wasmx(state, path, &parts),
+        Dialect::Apisix => {
+            let stream = state.stream().ok_or(Status::BadArgument)?;
+            let value = stream.borrow().variables.get(path).cloned();
+            return value.ok_or(Status::NotFound);
+        }
+    }
     let stream = state.stream();
     if let Some(stream) = &stream
         && let Some(value) = of_stream(&stream.borrow(), path, &parts)
@@ -31,6 +44,53 @@ pub(crate) fn get(state: &VmState, path: &str) -> Result<Vec<u8>, Status> {
         (["plugin_name"], Some(plugin)) => Ok(plugin.name.clone().into_bytes()),
         (["plugin_root_id"], Some(plugin)) => Ok(plugin.root_id.clone().into_bytes()),
         (["plugin_vm_id"], _) => Ok(state.key.vm_id.clone().into_bytes()),
+        _ => Err(Status::NotFound),
+    }
+}
+
+/// Of the names that are no variables, WasmX has those about the request and the response.
+fn of_wasmx(state: &VmState, path: &str, parts: &[&str]) -> Result<Vec<u8>, Status> {
+    let Some(stream) = state.stream() else {
+        return match (parts, state.plugin()) {
+            (["plugin_name" | "plugin_root_id"], _) if state.configuration.is_some() => {
+                state.fault(&format!("{} is read where it is a null pointer", parts.join(".")));
+                Err(Status::InternalFailure)
+            }
+            (["plugin_name"], Some(plugin)) => Ok(plugin.name.clone().into_bytes()),
+            _ => Err(Status::InternalFailure),
+        };
+    };
+    let stream = stream.borrow();
+    let value = match parts {
+        ["ngx", name] => return stream.variables.get(*name).cloned().ok_or(Status::NotFound),
+        ["upstream", "address" | "port"] => {
+            state.fault(&format!("{} is read past its end", parts.join(".")));
+            None
+        }
+        ["request", ..] | ["response", "code" | "headers", ..] => of_stream(&stream, path, parts),
+        _ => None,
+    };
+    value.ok_or_else(|| {
+        let text = format!("no such property: {}", parts.join("."));
+        state.log(LogLevel::Error, &text, true);
+        Status::NotFound
+    })
+}
+
+/// Writes a variable: in WasmX one that the configuration made, in APISIX the one for the body, or one that there is.
+pub(crate) fn set_variable(state: &VmState, path: &str, value: Vec<u8>) -> Result<(), Status> {
+    let name = match state.dialect {
+        Dialect::WasmX => path.strip_prefix("ngx\0").ok_or(Status::NotFound)?,
+        _ => path,
+    };
+    let stream = state.stream().ok_or(Status::InternalFailure)?;
+    let mut stream = stream.borrow_mut();
+    let made = name == crate::stream::WANTS_BODY || stream.plugin.variables.iter().any(|made| made == name);
+    match stream.variables.get_mut(name) {
+        Some(known) if made => {
+            *known = value;
+            Ok(())
+        }
         _ => Err(Status::NotFound),
     }
 }

@@ -21,6 +21,11 @@ pub(crate) struct SharedData {
     rules: CasRules,
     last_cas: u32,
     by_vm_id: HashMap<String, BTreeMap<String, (Vec<u8>, u32)>>,
+    /// What each key had before it was overwritten, for torn reads.
+    before: HashMap<(String, String), Vec<u8>>,
+    /// One read in so many of an overwritten value is torn; 0 = none.
+    torn_one_in: u32,
+    reads: u32,
 }
 
 impl SharedData {
@@ -35,6 +40,29 @@ impl SharedData {
     pub(crate) fn get(&self, vm_id: &str, key: &str) -> Option<(&[u8], u32)> {
         let (value, cas) = self.by_vm_id.get(vm_id)?.get(key)?;
         Some((value, *cas))
+    }
+
+    /// One read in so many of an overwritten value is torn from now on, as where a host copies a value after it has let its
+    /// lock go: the beginning of the new one, the end of the old one.
+    pub(crate) fn tear(&mut self, one_in: u32) {
+        self.torn_one_in = one_in;
+    }
+
+    /// As a guest reads it.
+    pub(crate) fn read(&mut self, vm_id: &str, key: &str) -> Option<(Vec<u8>, u32)> {
+        let (mut value, cas) = self.get(vm_id, key).map(|(value, cas)| (value.to_vec(), cas))?;
+        let before = self.before.get(&(vm_id.to_owned(), key.to_owned()));
+        if let (true, Some(before)) = (self.torn_one_in > 0, before) {
+            self.reads += 1;
+            let half = value.len() / 2;
+            if self.reads.is_multiple_of(self.torn_one_in)
+                && let (Some(end), Some(old)) = (value.get_mut(half..), before.get(half..))
+            {
+                let both = end.len().min(old.len());
+                end[..both].copy_from_slice(&old[..both]);
+            }
+        }
+        Some((value, cas))
     }
 
     pub(crate) fn set(&mut self, vm_id: &str, key: &str, value: &[u8], cas: u32) -> Result<(), Status> {
@@ -52,7 +80,10 @@ impl SharedData {
         if self.rules == CasRules::WasmX && value.is_empty() {
             keys.remove(key);
         } else {
-            keys.insert(key.to_owned(), (value.to_vec(), next));
+            let before = keys.insert(key.to_owned(), (value.to_vec(), next));
+            if let Some((before, _)) = before {
+                self.before.insert((vm_id.to_owned(), key.to_owned()), before);
+            }
         }
         Ok(())
     }
@@ -110,6 +141,17 @@ mod tests {
         assert_eq!(data.get("b", "k"), Some((&b"2"[..], 2)));
         data.erase("a");
         assert_eq!(data.get("a", "k"), None);
+    }
+
+    #[test]
+    fn a_torn_read_has_the_beginning_of_one_value_and_the_end_of_another() {
+        let mut data = SharedData::new(CasRules::WasmX);
+        data.set("", "k", b"aaaa", 0).expect("absent");
+        data.tear(2);
+        assert_eq!(data.read("", "k"), Some((b"aaaa".to_vec(), 1)), "nothing to tear yet");
+        data.set("", "k", b"bbbbbb", 1).expect("right cas");
+        assert_eq!(data.read("", "k"), Some((b"bbbbbb".to_vec(), 2)));
+        assert_eq!(data.read("", "k"), Some((b"bbbabb".to_vec(), 2)));
     }
 
     #[test]

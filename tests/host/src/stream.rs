@@ -5,6 +5,7 @@
 
 use crate::abi::{Headers, MapKind};
 use crate::clock::VmUid;
+use crate::dialect::Dialect;
 use crate::host::{Host, Plugin};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,6 +13,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 mod flow;
+mod nginx;
+
+pub(crate) use nginx::WANTS_BODY;
 
 /// Which way a part of the stream goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,6 +149,13 @@ pub(crate) struct StreamData {
     pub(crate) started: Duration,
     /// The access log phase: maps are the final ones, and read-only.
     pub(crate) logging: bool,
+    pub(crate) dialect: Dialect,
+    /// The instance of the VM that its context lives in.
+    instance: u32,
+    /// Variables of an nginx that there are, by name.
+    pub(crate) variables: BTreeMap<String, Vec<u8>>,
+    /// HTTP calls of this stream, in an nginx, that wait for an answer.
+    pub(crate) calls: u32,
     local_reply: bool,
     end: Option<End>,
     /// Stream buffer limit, bytes.
@@ -171,7 +182,7 @@ impl StreamData {
     /// `getConstMap`: open maps, or the final ones while logging.
     pub(crate) fn readable(&self, kind: MapKind) -> Option<&Headers> {
         let (request, response) = (&self.request, &self.response);
-        let open = |side: &Side| side.headers_open || self.logging;
+        let open = |side: &Side| side.headers_open || self.logging || self.dialect.is_nginx();
         match kind {
             MapKind::RequestHeaders if open(request) => request.headers.as_ref(),
             MapKind::ResponseHeaders if open(response) => response.headers.as_ref(),
@@ -179,6 +190,17 @@ impl StreamData {
             MapKind::ResponseTrailers if response.trailers_open || self.logging => response.trailers.as_ref(),
             _ => None,
         }
+    }
+
+    /// The head of the response is out.
+    pub(crate) fn has_answered(&self) -> bool {
+        self.response.sent.is_some()
+    }
+
+    /// The body is in a file, where no filter of WasmX can read it.
+    pub(crate) fn is_spooled(&self, direction: Direction) -> bool {
+        let longer = self.request.held.len() > self.limit;
+        self.dialect == Dialect::WasmX && direction == Direction::Request && longer
     }
 
     /// `getMap`: only open maps.
@@ -213,10 +235,28 @@ impl Stream {
             details: None,
             started,
             logging: false,
+            dialect: Dialect::Envoy,
+            instance: 0,
+            variables: BTreeMap::new(),
+            calls: 0,
             local_reply: false,
             end: None,
             limit,
         })))
+    }
+
+    pub(crate) fn be_nginx(&self, dialect: Dialect, instance: u32) {
+        let mut data = self.0.borrow_mut();
+        data.dialect = dialect;
+        data.instance = instance;
+        let made: Vec<String> = data.plugin.variables.clone();
+        data.variables.extend(made.into_iter().map(|name| (name, Vec::new())));
+        let known = [("pid", "4711"), ("server_protocol", "HTTP/1.1")];
+        let known = known.map(|(name, value)| (name.to_owned(), value.into()));
+        data.variables.extend(known);
+        if dialect == Dialect::Apisix {
+            data.variables.insert(nginx::WANTS_BODY.to_owned(), Vec::new());
+        }
     }
 
     /// The request's headers arrive; `end` = there is no body.
@@ -354,6 +394,16 @@ impl Stream {
     /// Id of the stream's context in its VM; 0 before the headers.
     pub fn context_id(&self) -> u32 {
         self.0.borrow().context
+    }
+
+    /// A variable of an nginx.
+    pub fn variable(&self, name: &str) -> Option<Vec<u8>> {
+        self.0.borrow().variables.get(name).cloned()
+    }
+
+    /// Gives a variable of an nginx its value. There it is from now on, and can be read.
+    pub fn set_variable(&self, name: &str, value: impl Into<Vec<u8>>) {
+        self.0.borrow_mut().variables.insert(name.to_owned(), value.into());
     }
 
     /// Sets what `get_property` gives, in all phases, until it is set again.

@@ -5,13 +5,14 @@
 use crate::abi::{Headers, LogLevel};
 use crate::callouts::Response;
 use crate::clock::VmUid;
+use crate::dialect::Dialect;
 use crate::engine;
 use crate::host::{Plugin, Thread};
 use crate::metrics::MetricIds;
 use crate::process::{LogLine, Process};
 use crate::stream::{Direction, StreamRef};
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 use wasmtime::{Instance, Linker, Memory, Module, Store, StoreLimits, StoreLimitsBuilder};
 use wasmtime::{TypedFunc, Val};
@@ -54,12 +55,19 @@ pub(crate) struct VmKey {
 /// The part of a VM that host calls reach.
 pub(crate) struct VmState {
     pub(crate) uid: VmUid,
+    pub(crate) dialect: Dialect,
+    /// Which instance of the VM this is (WasmX makes a new one in the place of one that trapped).
+    pub(crate) instance: u32,
     pub(crate) key: VmKey,
     pub(crate) process: Rc<RefCell<Process>>,
     pub(crate) contexts: HashMap<u32, Context>,
     last_context: u32,
     /// Context of the running callback; 0 while the module initialises.
     pub(crate) current: u32,
+    /// The running callback.
+    pub(crate) export: &'static str,
+    /// Roots whose tick is set, where it can be set once.
+    pub(crate) ticking: HashSet<u32>,
     /// `proxy_set_effective_context`; 0 = none. Back to 0 at each callback.
     pub(crate) effective: u32,
     /// A local reply was asked for in this callback, so it ends in Stop whatever the guest returns.
@@ -68,8 +76,10 @@ pub(crate) struct VmState {
     pub(crate) starting: bool,
     /// Plugin configuration, readable only while the plugin is configured.
     pub(crate) configuration: Option<Rc<Plugin>>,
-    /// Root context and response of the callout being delivered.
+    /// Context and response of the callout being delivered.
     pub(crate) callout: Option<(u32, Response)>,
+    /// How it ended, where WasmX says it.
+    pub(crate) dispatch_status: &'static str,
     pub(crate) actions: VecDeque<Action>,
     pub(crate) metric_ids: MetricIds,
     pub(crate) last_token: u32,
@@ -102,6 +112,11 @@ impl VmState {
         }
     }
 
+    /// Whether the answer to a call of this context is for the acting one.
+    pub(crate) fn hears(&self, context: u32) -> bool {
+        context == self.acting() || (self.dialect == Dialect::Envoy && context == self.root())
+    }
+
     /// Root context of the acting context.
     pub(crate) fn root(&self) -> u32 {
         match self.stream() {
@@ -115,6 +130,13 @@ impl VmState {
             Context::Root(plugin) => Some(plugin.clone()),
             Context::Stream(_) => None,
         }
+    }
+
+    /// The guest did what the real host would not survive.
+    pub(crate) fn fault(&self, why: &str) {
+        let text = format!("{} in {}", why, self.export);
+        self.log(LogLevel::Critical, &text, true);
+        self.process.borrow_mut().faults.push(text);
     }
 
     pub(crate) fn log(&self, level: LogLevel, text: &str, from_host: bool) {
@@ -161,20 +183,26 @@ impl Vm {
         key: VmKey,
         process: &Rc<RefCell<Process>>,
         owner: &str,
+        dialect: Dialect,
     ) -> anyhow::Result<Self> {
         engine::check_exports(module)?;
         let state = VmState {
             uid,
+            dialect,
+            instance: 0,
             key,
             process: process.clone(),
             contexts: HashMap::new(),
             last_context: 0,
             current: 0,
+            export: "_initialize",
+            ticking: HashSet::new(),
             effective: 0,
             stop_iteration: false,
             starting: false,
             configuration: None,
             callout: None,
+            dispatch_status: "",
             actions: VecDeque::new(),
             metric_ids: MetricIds::default(),
             last_token: 0,
@@ -227,7 +255,7 @@ impl Vm {
     }
 
     /// Runs one export in a context. Deferred actions stay in the state for the caller to run.
-    pub(crate) fn call(&mut self, context: u32, export: &str, args: &[u32]) -> Called {
+    pub(crate) fn call(&mut self, context: u32, export: &'static str, args: &[u32]) -> Called {
         if self.failed {
             return Called::Failed;
         }
@@ -236,6 +264,7 @@ impl Vm {
         };
         let state = self.store.data_mut();
         state.current = context;
+        state.export = export;
         state.effective = 0;
         state.stop_iteration = false;
         let args: Vec<Val> = args.iter().map(|arg| Val::I32(*arg as i32)).collect();
@@ -249,6 +278,8 @@ impl Vm {
         self.fuel_used += fuel - self.store.get_fuel().unwrap_or(0);
         if let Err(error) = done {
             self.fail(&format!("Function: {export} failed: {error:?}"));
+            // Nothing makes this one's instance anew, or keeps calls from it.
+            self.failed = self.state().dialect != Dialect::Apisix;
             return Called::Failed;
         }
         let value = results.first().and_then(Val::i32).unwrap_or(0) as u32;

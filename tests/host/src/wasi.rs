@@ -51,6 +51,7 @@ fn clock_time_get(mut guest: Guest<'_>, id: u32, _precision: u64, time_at: u32) 
     let time = {
         let process = guest.data().process.borrow();
         match id {
+            _ if !process.wasi_clock => return Ok(ENOSYS),
             0 => process.clock.now(),
             1 => process.clock.monotonic(),
             _ => return Ok(ENOTSUP),

@@ -33,6 +33,8 @@ pub struct Scenario {
     /// service; on the core nobody does.
     #[serde(default)]
     pub without_service: bool,
+    /// Why the story cannot happen in nginx. Without it, what runs through the wasm runs under nginx too.
+    pub not_nginx: Option<String>,
     /// Name -> state, as [`crate::page::Pod`].
     pub pods: BTreeMap<String, Value>,
     /// What happens, in order.
@@ -49,6 +51,8 @@ pub enum Place {
     Wasm,
     /// The wasm artifacts in Envoy.
     Envoy,
+    /// The filter alone as in APISIX, in virtual time.
+    Apisix,
 }
 
 /// How pods are found.

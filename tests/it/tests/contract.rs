@@ -29,6 +29,10 @@ fn the_public_names_are_these() {
     assert_eq!(names::STATE_ENDPOINTS, "berth_endpoints");
     assert_eq!(names::STATE_MODEL, "berth_model");
     assert_eq!((names::STATE_WAIT, names::STATE_REPORT), ("berth_wait", "berth_report"));
+    assert_eq!(
+        (names::VARIABLE_TARGET, names::VARIABLE_DECISION),
+        ("berth_target", "berth_decision")
+    );
     assert_eq!(names::ledger_key("llama"), "berth/3/llama/ledger");
     assert_eq!(names::prefix_key("llama", 3), "berth/3/llama/prefix/3");
     let pool = &Config::minimal(&["10.0.0.1:8000".parse().unwrap()]).unwrap().pools[0];
@@ -92,6 +96,11 @@ fn the_artifacts_import_only_what_every_host_defines() {
                 ALLOWED_IMPORTS.contains(&import.as_str()),
                 "{artifact} imports {import}"
             );
+        }
+        // By name and by type.
+        for dialect in berth_tests_host::Dialect::ALL {
+            let loads = berth_tests_host::loads(&berth_tests_it::artifact(artifact), dialect);
+            assert!(loads.is_ok(), "{artifact} in {dialect:?}: {loads:?}");
         }
     }
 }

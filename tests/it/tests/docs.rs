@@ -16,7 +16,7 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
 
 #[test]
 fn every_path_that_the_documents_name_exists() {
-    const FOLDERS: [&str; 9] = [
+    const FOLDERS: [&str; 10] = [
         "shared-state/",
         "filter/",
         "tests/",
@@ -24,6 +24,7 @@ fn every_path_that_the_documents_name_exists() {
         "envoy-config/",
         "istio/",
         "envoy-gateway/",
+        "kong-apisix/",
         "docs/",
         ".ci/",
     ];
@@ -71,6 +72,10 @@ fn every_link_of_the_host_pages_leads_somewhere() {
         "istio/plugins/README.md",
         "envoy-gateway/README.md",
         "envoy-config/README.md",
+        "kong-apisix/README.md",
+        "kong-apisix/nginx-wasmx/README.md",
+        "kong-apisix/kong/README.md",
+        "kong-apisix/apisix/README.md",
     ];
     for page in pages {
         let text = text(page);

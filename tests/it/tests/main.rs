@@ -9,6 +9,7 @@ mod docs;
 mod golden;
 mod hand_over;
 mod manifests;
+mod nginx;
 mod package;
 mod scenarios;
 mod wasm;

@@ -1,4 +1,5 @@
-//! The same scenario files on the core and through the wasm, both in virtual time with two workers.
+//! The same scenario files on the core and through the wasm, the latter also as nginx and APISIX would run it; all in
+//! virtual time with two workers.
 
 mod core;
 pub mod wasm;
@@ -7,6 +8,7 @@ use std::fmt::Write as _;
 use std::ops::RangeInclusive;
 
 use berth_shared_state::config::Config;
+use berth_tests_host::Dialect;
 use berth_tests_it::play::{Proxy, play};
 use berth_tests_it::scenario::{AFTER_MILLIS, Place, Scenario, all};
 
@@ -39,8 +41,8 @@ impl Lot {
     }
 }
 
-/// The document, with every mistake if it is not valid.
-fn document(scenario: &Scenario, lot: Lot) -> Result<(String, Config), String> {
+/// The document, with every mistake if it is not valid. `host`: the proxy that it names, if it names none itself.
+fn document(scenario: &Scenario, lot: Lot, host: Option<&str>) -> Result<(String, Config), String> {
     let at = |pod: &str| {
         scenario
             .pods
@@ -48,17 +50,31 @@ fn document(scenario: &Scenario, lot: Lot) -> Result<(String, Config), String> {
             .position(|name| name == pod)
             .map_or_else(|| pod.to_owned(), |index| lot.address(index))
     };
-    let document = scenario.document(at).to_string();
+    let mut document = scenario.document(at);
+    if let (Some(host), Some(root)) = (host, document.as_object_mut()) {
+        root.entry("host").or_insert_with(|| host.into());
+    }
+    let document = document.to_string();
     let config = Config::parse(document.as_bytes()).map_err(|errors| format!("{errors:#?}"))?;
     Ok((document, config))
 }
 
 /// Plays all files of one place with each of these lots, and tells of all that failed; of each file once.
 fn check<P: Proxy>(place: Place, lots: RangeInclusive<u64>, make: impl Fn(&Scenario, Lot) -> Result<P, String>) {
+    let runs = |scenario: &Scenario| scenario.runs.contains(&place);
+    play_all(&format!("{place:?}"), runs, lots, make);
+}
+
+fn play_all<P: Proxy>(
+    place: &str,
+    runs: impl Fn(&Scenario) -> bool,
+    lots: RangeInclusive<u64>,
+    make: impl Fn(&Scenario, Lot) -> Result<P, String>,
+) {
     let scenarios = all().unwrap_or_else(|error| panic!("{error}"));
     let mut failures = String::new();
     let mut played = 0;
-    for (name, scenario) in scenarios.iter().filter(|(_, scenario)| scenario.runs.contains(&place)) {
+    for (name, scenario) in scenarios.iter().filter(|(_, scenario)| runs(scenario)) {
         played += 1;
         let play = |lot: u64| {
             let error = make(scenario, Lot(lot))
@@ -76,10 +92,10 @@ fn check<P: Proxy>(place: Place, lots: RangeInclusive<u64>, make: impl Fn(&Scena
             );
         }
     }
-    assert!(failures.is_empty(), "on {place:?}:{failures}");
+    assert!(failures.is_empty(), "on {place}:{failures}");
     assert!(
         played >= 4,
-        "{played} scenarios on {place:?}: is the folder the right one?"
+        "{played} scenarios on {place}: is the folder the right one?"
     );
 }
 
@@ -94,9 +110,24 @@ fn every_scenario_comes_out_through_the_wasm() {
 }
 
 #[test]
+fn every_scenario_comes_out_in_nginx() {
+    let runs = |scenario: &Scenario| scenario.runs.contains(&Place::Wasm) && scenario.not_nginx.is_none();
+    play_all("nginx", runs, 0..=0, |scenario, _| {
+        wasm::Wasm::under(scenario, Dialect::WasmX)
+    });
+}
+
+#[test]
+fn every_scenario_comes_out_in_apisix() {
+    check(Place::Apisix, 0..=0, |scenario, _| {
+        wasm::Wasm::under(scenario, Dialect::Apisix)
+    });
+}
+
+#[test]
 fn every_scenario_runs_here_somewhere() {
     for (name, scenario) in all().unwrap_or_else(|error| panic!("{error}")) {
-        let here = [Place::Core, Place::Wasm]
+        let here = [Place::Core, Place::Wasm, Place::Apisix]
             .iter()
             .any(|place| scenario.runs.contains(place));
         assert!(

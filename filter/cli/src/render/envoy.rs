@@ -13,7 +13,7 @@ use berth_shared_state::limits::{BODY_HOLD_MARGIN_BYTES, BODY_HOLD_RENDERED_BYTE
 use berth_shared_state::names;
 use serde_json::json;
 
-use super::{EnvoyArgs, embedded, environment, stripped, yaml};
+use super::{EnvoyArgs, asked, embedded, environment, stripped, yaml};
 
 const TEMPLATE: &str = include_str!("envoy.yaml");
 const POOL: &str = include_str!("pool.yaml");
@@ -21,7 +21,7 @@ const SCRAPE: &str = include_str!("scrape.yaml");
 
 /// Paths that clients need. Everything else is answered with 404, since engines leave administrative
 /// paths open beside them (/pause, /update_weights, adapter loading).
-const FORWARDED: [&str; 22] = [
+pub const FORWARDED: [&str; 22] = [
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/responses",
@@ -74,19 +74,12 @@ pub fn render(config: &Config, document: &[u8], args: &EnvoyArgs) -> anyhow::Res
         ("ENVIRONMENT", environment(pools)),
         ("DESTINATION", yaml(names::DESTINATION_ENDPOINT)),
     ];
-    for pool in pools {
-        if let Discovery::Kubernetes { asks, .. } | Discovery::Json { asks, .. } = &pool.discovery {
-            let cluster = &asks.cluster;
-            eprintln!(
-                "berth: add the cluster {cluster:?}, through which Berth asks for the pods (envoy-config/README.md)"
-            );
-        }
-    }
     // Blocks of lines come first: some of their lines are for one variant.
     let whole = TEMPLATE
         .replace("@EARLY@\n", &early(pools))
         .replace("@POOLS@", clusters.concat().trim_end())
-        .replace("@SCRAPES@", scrapes.trim_end());
+        .replace("@SCRAPES@\n", &[scrapes, asked::clusters(pools, args)?].concat())
+        .replace("@NODE@\n", asked::node(pools));
     let mut out = select(&whole, args.without_berth);
     for (name, value) in values {
         out = out.replace(&format!("@{name}@"), &value);

@@ -102,8 +102,137 @@ fn memory(pod: &PodFacts<'_>, stage: Stage, need: &Need, fleet: &Fleet) -> (f64,
     let asked = (takes / prompts).max(takes / engines) * engines / capacity;
     let own = pod.own.context_tokens.0 as f64 / capacity;
     let used = match part(pod.row.load.kv_mean).filter(|_| stage == Stage::Fresh) {
-        Some(used) => used + pod.own.sent_since_tokens.0 as f64 / capacity,
+        Some(used) => {
+            // What was sent since is in no gauge yet, nor what waits in the engine. What ended since still is.
+            let sent = pod.own.sent_since_tokens.max(pod.own.unanswered_tokens).0 as f64 / capacity;
+            (used - ended(pod, used * capacity) / capacity).max(0.0) + sent
+        }
         None => fleet.foreign(pod, stage).used.unwrap_or(0.0) + own,
     };
     ((1.0 - used).max(0.0), asked)
+}
+
+/// KV tokens of what ended here since the gauges were read: of the part of the gauge that is this proxy's, as much as of
+/// its requests. A gauge knows real contexts, the ledger expected ones, so the parts are compared.
+fn ended(pod: &PodFacts<'_>, used: f64) -> f64 {
+    let then = pod.context_then.0 as f64;
+    if then <= 0.0 {
+        return 0.0;
+    }
+    let still = pod.own.context_tokens.0.saturating_sub(pod.own.sent_since_tokens.0) as f64;
+    used.min(then) * (1.0 - still / then).clamp(0.0, 1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_shared_state::table::PodRow;
+    use berth_shared_state::units::{Millis, Tokens};
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
+    use crate::decision::tests::world::{NOW, World, ago};
+
+    const PATIENCE: Patience = Patience {
+        wait: 2_000.0,
+        resumes: false,
+    };
+
+    /// The room of a pod of 100,000 tokens for requests of 10,000, 1,000 of them prompt: 100 ms of its work.
+    fn room_of(change: impl FnOnce(&mut PodFacts<'_>, &mut Terms), patience: Patience) -> Room {
+        let mut world = World::of(1);
+        busy(&mut world.pods[0].row);
+        let snapshot = world.snapshot();
+        let facts = world.facts(&snapshot);
+        let mut pod = facts[0];
+        let mut terms = Terms {
+            prefill: 100.0,
+            ..Terms::default()
+        };
+        change(&mut pod, &mut terms);
+        let mut fleet = Fleet::new(None, 10_000, 0.0);
+        fleet.add(&pod, Stage::Fresh);
+        let need = Need {
+            prompt: Tokens(1_000),
+            output: Tokens(9_000),
+            prompts: 1,
+            ..Need::default()
+        };
+        room(&pod, Stage::Fresh, &need, &terms, &fleet, patience, NOW)
+    }
+
+    fn busy(row: &mut PodRow) {
+        row.load.running = Some(5);
+        row.load.kv_mean = Some(0.5);
+        row.load.kv_capacity = Some(Tokens(100_000));
+    }
+
+    #[track_caller]
+    fn check(change: impl FnOnce(&mut PodFacts<'_>, &mut Terms), requests: u32, drain: f64) {
+        let room = room_of(change, PATIENCE);
+        assert_eq!((room.requests as u32, room.drain.round()), (requests, drain));
+    }
+
+    #[test]
+    fn memory_and_patience_each_bound_what_a_pod_takes() {
+        check(|_, _| {}, 5, 0.0);
+        check(|_, terms| terms.queue = 1_700.0, 4, 0.0);
+        check(|_, terms| terms.queue = 2_000.0, 1, 0.0);
+        check(|_, terms| terms.queue = 2_001.0, 0, 1.0);
+    }
+
+    #[test]
+    fn who_waits_longer_than_predicted_is_added_to_every_prediction() {
+        let oldest = |age: u64| Some((ago(age), Millis(300)));
+        check(|pod, _| pod.own.oldest_unanswered = oldest(300), 5, 0.0);
+        check(|pod, _| pod.own.oldest_unanswered = oldest(2_300), 1, 0.0);
+        check(|pod, _| pod.own.oldest_unanswered = oldest(2_800), 0, 500.0);
+    }
+
+    #[test]
+    fn what_was_sent_since_the_page_takes_room_and_what_ended_gives_it_back() {
+        // Two of 20,000 were there when it said 50,000.
+        let two = |pod: &mut PodFacts<'_>| {
+            pod.context_then = Tokens(40_000);
+            pod.own.generating = 2;
+            pod.own.context_tokens = Tokens(40_000);
+        };
+        check(|pod, _| two(pod), 5, 0.0);
+        check(
+            |pod, _| {
+                two(pod);
+                pod.own.context_tokens = Tokens(10_000);
+            },
+            8,
+            0.0,
+        );
+        check(
+            |pod, _| {
+                two(pod);
+                pod.own.context_tokens = Tokens(60_000);
+                pod.own.sent_since_tokens = Tokens(20_000);
+            },
+            3,
+            0.0,
+        );
+        check(|pod, _| pod.own.unanswered_tokens = Tokens(45_000), 0, 500.0);
+    }
+
+    #[test]
+    fn a_pool_that_was_full_has_room_again_with_a_fifth_to_spare() {
+        let resumes = Patience {
+            resumes: true,
+            ..PATIENCE
+        };
+        let requests = |queue: f64| room_of(|_, terms| terms.queue = queue, resumes).requests as u32;
+        assert_eq!((requests(1_600.0), requests(1_601.0)), (1, 0));
+        // 50,000 free, and 12,500 for each.
+        assert_eq!(requests(0.0), 4);
+    }
+
+    #[test]
+    fn pods_that_fail_or_hang_have_no_room_and_idle_ones_have() {
+        check(|_, terms| terms.failed = 1.0, 0, 0.0);
+        check(|_, terms| terms.stuck = 1.0, 0, NO_ROOM);
+    }
 }

@@ -16,8 +16,9 @@ use crate::cost::HOME_SHARE;
 use crate::decision::{Ask, Drawn, Field, Part, PodFacts, PoolFacts, Wish, at_cap};
 use crate::ledger::{LedgerView, PodFact};
 use crate::limits::{DRAW_ABOVE, FIELD_MAX_AGE};
-use crate::prefix::{Beginning, Beginnings, Chains, Found, Written};
-use crate::view::prefix::PrefixView;
+use crate::prefix::{Beginning, Beginnings, Chains, Found, Written, seed};
+use crate::view::Request;
+use crate::view::prefix::{self, PrefixView};
 use crate::view::seen::Seen;
 use crate::view::share::Share;
 use crate::view::sizes::Sizes;
@@ -48,6 +49,8 @@ pub(super) struct PoolView {
     snapshot: Option<Snapshot>,
     /// Ledger keys of the snapshot's pods, in their order.
     pub keys: Vec<PodKey>,
+    /// When each pod's gauges were read, and what this proxy had there then.
+    then: Vec<(Option<UnixMillis>, Tokens)>,
     /// What all pods have in common, and each pod's fill, where they are many; and when it was reckoned.
     field: Option<(UnixMillis, Field)>,
     filled: Vec<Tokens>,
@@ -57,19 +60,21 @@ pub(super) struct PoolView {
 }
 
 impl PoolView {
-    pub fn new(pool: &Pool, pools: usize, nonce: u64) -> Self {
+    /// `shares` = workers see each other in shared data.
+    pub fn new(pool: &Pool, pools: usize, nonce: u64, shares: bool) -> Self {
         Self {
             table_key: Keys::of(pool).table,
             ledger: LedgerView::new(&pool.name, nonce),
             error: None,
             prefix: PrefixView::new(pool, pools),
             sealer: None,
-            share: Share::default(),
+            share: if shares { Share::default() } else { Share::unseen() },
             sizes: Sizes::default(),
             seen: Seen::default(),
             beginnings: Beginnings::default(),
             snapshot: None,
             keys: Vec::new(),
+            then: Vec::new(),
             field: None,
             filled: Vec::new(),
             head: Vec::new(),
@@ -89,7 +94,11 @@ impl PoolView {
             return Ok(false);
         }
         self.read_at = Some(now);
-        let read = self.read(store, now);
+        let mut read = self.read(store, now);
+        if matches!(read, Err(TableError::Unreadable(_))) && self.snapshot.is_none() {
+            // Torn, most likely: WasmX copies a value after it has let its lock go. An older copy would serve till then.
+            read = self.read(store, now);
+        }
         self.error = read.err();
         read
     }
@@ -120,8 +129,17 @@ impl PoolView {
                 proxy_active: row.proxy_active.zip(counted_at),
             }));
         let (ledger, pods) = (self.ledger.ledger(), table.pods.iter().zip(&self.keys));
+        self.then.resize(table.pods.len(), (None, Tokens(0)));
         self.share
-            .add(pods.clone().map(|(row, key)| (row, ledger.own(*key, None))));
+            .add(pods.clone().zip(&mut self.then).map(|((row, key), then)| {
+                let own = ledger.own(*key, row.gauges_at());
+                // A table comes with each pod's page; the others' are those of before.
+                if then.0 != row.gauges_at() {
+                    let before = own.context_tokens.0.saturating_sub(own.sent_since_tokens.0);
+                    *then = (row.gauges_at(), Tokens(before));
+                }
+                (row, own)
+            }));
         self.sizes
             .add(table.pods.iter(), table.scrape_interval, table.written_at);
         if let Some(prefix) = &mut self.prefix {
@@ -141,6 +159,7 @@ impl PoolView {
         let before = before.iter().map(|row| row.address);
         if !before.eq(table.pods.iter().map(|row| row.address)) {
             self.keys = table.pods.iter().map(|row| row.address.key()).collect();
+            self.then.clear();
         }
     }
 
@@ -153,6 +172,13 @@ impl PoolView {
     pub fn expected_output(&self, pool: &Pool) -> Tokens {
         let configured = Tokens(pool.routing.expected_output_tokens.into());
         self.sizes.output().unwrap_or(configured)
+    }
+
+    /// The prompt as the prefix index knows it; `None` where there is no index, or nothing of it is ever cached.
+    pub fn chains(&self, pool: &Pool, request: &Request<'_>, model: Option<&str>) -> Option<Chains> {
+        let counts = self.prefix.is_some() && pool.routing.prefix.enabled && prefix::is_cached(request.facts);
+        let salt = request.facts.cache_salt.as_deref().unwrap_or_default();
+        counts.then(|| request.prompt.chains(seed(model.unwrap_or_default(), salt)))
     }
 
     /// How a prompt begins, as far as it tells where it lives.
@@ -214,12 +240,16 @@ impl PoolView {
         let Some(snapshot) = &self.snapshot else {
             return Vec::new();
         };
-        let facts = |(row, key): (_, &PodKey)| self.pod(pool, snapshot, row, *key, now);
+        let facts = |(place, (row, key)): (usize, (_, &PodKey))| PodFacts {
+            context_then: self.then.get(place).map_or(Tokens(0), |(_, context)| *context),
+            ..self.pod(pool, snapshot, row, *key, now)
+        };
         match drawn {
-            None => snapshot.pods().iter().zip(&self.keys).map(facts).collect(),
+            None => snapshot.pods().iter().zip(&self.keys).enumerate().map(facts).collect(),
             Some(drawn) => {
                 let places = drawn.places.iter().map(|place| *place as usize);
-                let pods = places.filter_map(|place| snapshot.pods().get(place).zip(self.keys.get(place)));
+                let pods =
+                    places.filter_map(|place| Some((place, snapshot.pods().get(place).zip(self.keys.get(place))?)));
                 pods.map(facts).collect()
             }
         }
@@ -239,6 +269,7 @@ impl PoolView {
             freshness: snapshot.freshness(row, pool, now),
             own: known.own(row.gauges_at()),
             filled: known.filled(),
+            context_then: Tokens(0),
             cached: 0.0,
             session: false,
             rate: known.rate(),

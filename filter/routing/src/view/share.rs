@@ -15,6 +15,9 @@ const KEPT: f64 = 0.97;
 /// sees up to 0.04 of what is not its own.
 const NOISE: f64 = 0.05;
 
+/// The part of others where workers share nothing: there are two workers at least.
+const UNSEEN: f64 = 0.5;
+
 /// Sums over the last tables, in requests in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
@@ -29,6 +32,14 @@ impl Default for Share {
 }
 
 impl Share {
+    /// Of a worker that cannot see what the others of its own process send.
+    pub const fn unseen() -> Self {
+        Self {
+            own: PRIOR * (1.0 - UNSEEN),
+            all: PRIOR,
+        }
+    }
+
     /// Takes in a new table, with what this proxy has at each pod. Idle and dead pods say nothing.
     pub fn add<'a>(&mut self, pods: impl Iterator<Item = (&'a PodRow, OwnLoad)>) {
         let (mut own, mut all) = (0.0, 0.0);

@@ -145,7 +145,7 @@ const ASKED: Field = field(
     "cluster",
     Kind::Text(&CLUSTER),
     Preset::Required,
-    "The cluster of the proxy that reaches the endpoint, with its TLS.",
+    "The cluster of the proxy that reaches the endpoint, with its TLS. Under the hosts nginx and kong: `ip:port`, in plain text.",
 );
 
 const LISTED_EVERY: Field = field(

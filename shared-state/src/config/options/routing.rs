@@ -103,7 +103,7 @@ static PREFIX: Section = Section {
             "enabled",
             Kind::Bool,
             Preset::Bool(true),
-            "Turn it off where the engines cache no prefixes. It is off under a `host` other than Envoy: their shared memory is small.",
+            "Turn it off where the engines cache no prefixes. It is off under the hosts nginx and kong: their shared memory is small.",
         ),
         field(
             "max_bytes",
@@ -125,7 +125,7 @@ static AFFINITY: Section = Section {
             "by",
             Kind::Choice(&["none", "session", "cookie"]),
             Preset::Word("none"),
-            "What tells sessions apart. `session`: the header x-session-id, which `trust.headers` must name; workers share a memory of who served whom, proxies agree on a pod by the session's hash. `cookie`: one that Berth sets in answers and that says, sealed, who served last; workers and proxies need nothing else. It is for clients that keep cookies.",
+            "What tells sessions apart. `session`: the header x-session-id, or what a filter told in its place, which `trust` must name; workers share a memory of who served whom, proxies agree on a pod by the session's hash. `cookie`: one that Berth sets in answers and that says, sealed, who served last; workers and proxies need nothing else. It is for clients that keep cookies.",
         ),
         field(
             "key",

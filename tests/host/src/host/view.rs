@@ -75,6 +75,21 @@ impl Host {
         set.expect("the right cas");
     }
 
+    /// Loses all shared data, as a reload of nginx does, or a zone that was too small.
+    pub fn lose_shared_data(&mut self, vm_id: &str) {
+        self.process.borrow_mut().shared.erase(vm_id);
+    }
+
+    /// Tears one read in so many of values that were overwritten; 0 = none.
+    pub fn tear_reads(&mut self, one_in: u32) {
+        self.process.borrow_mut().shared.tear(one_in);
+    }
+
+    /// What the guests did so far that the real host would not have survived. A fault that is not taken fails the test.
+    pub fn take_faults(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.process.borrow_mut().faults)
+    }
+
     /// Keys under a vm_id, sorted.
     pub fn shared_data_keys(&self, vm_id: &str) -> Vec<String> {
         self.process.borrow().shared.keys(vm_id)

@@ -4,7 +4,8 @@
 //! `Context::getMap` and `getHeaderMapPairs` do: the SDK turns the former into a panic.
 
 use super::{Answered, Fault, Guest, expose, give, read, read_text, write_u32};
-use crate::abi::{BufferKind, Headers, MapKind, Status, decode_pairs, encode_pairs};
+use crate::abi::{BufferKind, Headers, LogLevel, MapKind, Status, decode_pairs, encode_pairs};
+use crate::dialect::Dialect;
 use crate::property;
 use crate::stream::Direction;
 use crate::vm::{Action, LocalReply, VmState};
@@ -46,7 +47,7 @@ fn readable(state: &VmState, kind: u32) -> Result<Option<Headers>, Status> {
     };
     Ok(match kind {
         MapKind::CalloutHeaders | MapKind::CalloutTrailers => match &state.callout {
-            Some((root, response)) if *root == state.root() && kind == MapKind::CalloutHeaders => {
+            Some((context, response)) if state.hears(*context) && kind == MapKind::CalloutHeaders => {
                 Some(response.headers.clone())
             }
             _ => None,
@@ -62,6 +63,17 @@ fn edit(guest: &mut Guest<'_>, kind: u32, change: impl FnOnce(&mut Headers)) -> 
     let kind = MapKind::from_abi(kind).ok_or(Status::BadArgument)?;
     let stream = guest.data().stream().ok_or(Status::BadArgument)?;
     let mut stream = stream.borrow_mut();
+    let too_late = match kind {
+        MapKind::RequestHeaders => stream.response.headers.is_some(),
+        _ => stream.has_answered(),
+    };
+    if stream.dialect.is_nginx() && too_late {
+        drop(stream);
+        // The status is OK nevertheless.
+        let text = "cannot change headers: they were sent";
+        guest.data().log(LogLevel::Error, text, true);
+        return Ok(());
+    }
     change(stream.writable(kind).ok_or(Status::BadArgument)?);
     if kind == MapKind::RequestHeaders {
         stream.route_cache_clears += 1;
@@ -70,7 +82,11 @@ fn edit(guest: &mut Guest<'_>, kind: u32, change: impl FnOnce(&mut Headers)) -> 
 }
 
 fn get_pairs(guest: &mut Guest<'_>, kind: u32, pairs_at: u32, size_at: u32) -> Answered {
-    let headers = readable(guest.data(), kind)?.unwrap_or_default();
+    let mut headers = readable(guest.data(), kind)?.unwrap_or_default();
+    if guest.data().dialect == Dialect::Apisix {
+        // It knows method, path and status by their names alone.
+        headers.drop_pseudo();
+    }
     give(guest, &encode_pairs(&headers), pairs_at, size_at)
 }
 
@@ -82,11 +98,18 @@ fn set_pairs(guest: &mut Guest<'_>, kind: u32, pairs: u32, size: u32) -> Answere
 fn get_value(guest: &mut Guest<'_>, kind: u32, key: u32, key_size: u32, value_at: u32, size_at: u32) -> Answered {
     let key = read_text(guest, key, key_size)?;
     let state = guest.data();
+    if state.dialect == Dialect::WasmX && kind == 6 && key == ":dispatch_status" {
+        return give(guest, state.dispatch_status.as_bytes(), value_at, size_at);
+    }
     let Some(headers) = readable(state, kind)? else {
         let logging = state.stream().is_some_and(|stream| stream.borrow().logging);
         let status = if logging { Status::NotFound } else { Status::BadArgument };
         return Err(status.into());
     };
+    if state.dialect == Dialect::WasmX && key == ":authority" && kind == 0 {
+        // What nginx calls itself.
+        return give(guest, b"localhost:80", value_at, size_at);
+    }
     let value = headers.bytes(&key).ok_or(Status::NotFound)?;
     give(guest, value, value_at, size_at)
 }
@@ -94,12 +117,18 @@ fn get_value(guest: &mut Guest<'_>, kind: u32, key: u32, key_size: u32, value_at
 fn add_value(guest: &mut Guest<'_>, kind: u32, key: u32, key_size: u32, value: u32, value_size: u32) -> Answered {
     let key = read_text(guest, key, key_size)?;
     let value = read(guest, value, value_size)?;
+    if is_authority(guest, kind, &key)? {
+        return Ok(());
+    }
     edit(guest, kind, |headers| headers.add(&key, value))
 }
 
 fn replace_value(guest: &mut Guest<'_>, kind: u32, key: u32, key_size: u32, value: u32, value_size: u32) -> Answered {
     let key = read_text(guest, key, key_size)?;
     let value = read(guest, value, value_size)?;
+    if is_authority(guest, kind, &key)? {
+        return Ok(());
+    }
     edit(guest, kind, |headers| headers.set(&key, value))
 }
 
@@ -108,12 +137,30 @@ fn remove_value(guest: &mut Guest<'_>, kind: u32, key: u32, key_size: u32) -> An
     edit(guest, kind, |headers| headers.remove(&key))
 }
 
+/// No nginx module lets a filter write `:authority`: WasmX complains and says OK.
+fn is_authority(guest: &Guest<'_>, kind: u32, key: &str) -> Result<bool, Status> {
+    if kind != 0 || key != ":authority" {
+        return Ok(false);
+    }
+    match guest.data().dialect {
+        Dialect::Envoy => Ok(false),
+        Dialect::WasmX => {
+            guest
+                .data()
+                .log(LogLevel::Error, "cannot set read-only \":authority\"", true);
+            Ok(true)
+        }
+        Dialect::Apisix => Err(Status::BadArgument),
+    }
+}
+
 /// A copy of a buffer; `None` = there is no such buffer now.
 fn buffer(state: &VmState, kind: u32) -> Result<Option<Vec<u8>>, Status> {
     let Some(kind) = BufferKind::from_abi(kind) else {
         return if kind <= 8 { Ok(None) } else { Err(Status::BadArgument) };
     };
     let body = |direction| match state.stream() {
+        Some(stream) if stream.borrow().is_spooled(direction) => Vec::new(),
         Some(stream) => stream.borrow().side(direction).body().to_vec(),
         None => Vec::new(),
     };
@@ -126,7 +173,7 @@ fn buffer(state: &VmState, kind: u32) -> Result<Option<Vec<u8>>, Status> {
             plugin.map(|plugin| plugin.configuration.clone())
         }
         BufferKind::CalloutBody => match &state.callout {
-            Some((root, response)) if *root == state.root() => Some(response.body.clone()),
+            Some((context, response)) if state.hears(*context) => Some(response.body.clone()),
             _ => None,
         },
     })
@@ -134,6 +181,14 @@ fn buffer(state: &VmState, kind: u32) -> Result<Option<Vec<u8>>, Status> {
 
 fn get_buffer(guest: &mut Guest<'_>, kind: u32, start: u32, length: u32, bytes_at: u32, size_at: u32) -> Answered {
     let bytes = buffer(guest.data(), kind)?.ok_or(Status::NotFound)?;
+    if guest.data().dialect == Dialect::WasmX {
+        // It looks at no start.
+        let part = bytes.get(..(length as usize).min(bytes.len())).unwrap_or_default();
+        if part.is_empty() {
+            return Err(Status::NotFound.into());
+        }
+        return give(guest, part, bytes_at, size_at);
+    }
     let start = start as usize;
     let end = start.saturating_add(length as usize).min(bytes.len());
     match bytes.get(start..end) {
@@ -150,6 +205,9 @@ fn set_buffer(guest: &mut Guest<'_>, kind: u32, start: u32, length: u32, bytes: 
         _ => return Err(Status::BadArgument.into()),
     };
     let stream = guest.data().stream().ok_or(Status::BadArgument)?;
+    if guest.data().dialect == Dialect::WasmX {
+        return set_buffer_in_wasmx(guest, direction, start as usize, length as usize, bytes);
+    }
     let mut stream = stream.borrow_mut();
     let body = stream.side_mut(direction).body_mut().ok_or(Status::BadArgument)?;
     // `Buffer::copyFrom`: what lies at the start is replaced, what comes behind the end is added.
@@ -164,6 +222,36 @@ fn set_buffer(guest: &mut Guest<'_>, kind: u32, start: u32, length: u32, bytes: 
     Ok(())
 }
 
+/// All behind `start` is replaced by the first `length` bytes; without a length they come before what is there.
+fn set_buffer_in_wasmx(
+    guest: &mut Guest<'_>,
+    direction: Direction,
+    start: usize,
+    length: usize,
+    mut bytes: Vec<u8>,
+) -> Answered {
+    let stream = guest.data().stream().ok_or(Status::BadArgument)?;
+    let mut stream = stream.borrow_mut();
+    if direction == Direction::Request && stream.response.headers.is_some() {
+        return Err(super::trap(guest, "cannot set the request body: there is a response").into());
+    }
+    let body = stream.side_mut(direction).body_mut().ok_or(Status::BadArgument)?;
+    if start == 0 && length == 0 {
+        bytes.append(body);
+        *body = bytes;
+    } else {
+        let length = if length == 0 { bytes.len() } else { length };
+        bytes.truncate(length);
+        body.truncate(start);
+        body.append(&mut bytes);
+    }
+    let size = body.len();
+    if let (Direction::Request, Some(headers)) = (direction, &mut stream.request.headers) {
+        headers.set("content-length", size.to_string());
+    }
+    Ok(())
+}
+
 fn get_property(guest: &mut Guest<'_>, path: u32, path_size: u32, value_at: u32, size_at: u32) -> Answered {
     let path = read_text(guest, path, path_size)?;
     let value = property::get(guest.data(), &path)?;
@@ -173,6 +261,10 @@ fn get_property(guest: &mut Guest<'_>, path: u32, path_size: u32, value_at: u32,
 fn set_property(guest: &mut Guest<'_>, path: u32, path_size: u32, value: u32, value_size: u32) -> Answered {
     let path = read_text(guest, path, path_size)?;
     let value = read(guest, value, value_size)?;
+    if guest.data().dialect.is_nginx() {
+        property::set_variable(guest.data(), &path, value)?;
+        return Ok(());
+    }
     let stream = guest.data().stream().ok_or(Status::NotFound)?;
     let mut stream = stream.borrow_mut();
     stream.filter_state.insert(format!("wasm.{path}"), value);
@@ -248,6 +340,9 @@ fn call_foreign_function(
 ) -> Answered {
     let name = read_text(guest, name, name_size)?;
     let args = read(guest, args, args_size)?;
+    if guest.data().dialect == Dialect::WasmX {
+        return Err(super::trap(guest, &format!("unknown foreign function {name}")).into());
+    }
     let done = match name.as_str() {
         "set_envoy_filter_state" => property::set_envoy_filter_state(guest.data(), &args),
         "clear_route_cache" => {

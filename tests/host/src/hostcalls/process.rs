@@ -1,8 +1,9 @@
 //! Host calls about the process: log, time, ticks, shared data, metrics, callouts, contexts.
 
-use super::{Answered, Guest, expose, give, read, read_text, write, write_u32};
+use super::{Answered, Fault, Guest, expose, give, read, read_text, write, write_u32};
 use crate::abi::{LogLevel, Status, decode_pairs};
-use crate::callouts::Callout;
+use crate::callouts::{Caller, Callout};
+use crate::dialect::Dialect;
 use crate::metrics::MetricKind;
 use crate::vm::VmState;
 use std::time::Duration;
@@ -11,10 +12,9 @@ use wasmtime::Linker;
 /// Ids of Envoy's HTTP callouts are multiples of this (`kCallIdIncrement`); the rest are gRPC.
 const TOKEN_STEP: u32 = 4;
 
-pub(super) fn link(linker: &mut Linker<VmState>) -> wasmtime::Result<()> {
+pub(super) fn link(linker: &mut Linker<VmState>, dialect: Dialect) -> wasmtime::Result<()> {
     expose!(linker,
         "proxy_log" => log, (level: u32, text: u32, size: u32);
-        "proxy_get_log_level" => get_log_level, (level_at: u32);
         "proxy_get_current_time_nanoseconds" => get_current_time, (time_at: u32);
         "proxy_set_tick_period_milliseconds" => set_tick_period, (period: u32);
         "proxy_set_effective_context" => set_effective_context, (context: u32);
@@ -25,8 +25,16 @@ pub(super) fn link(linker: &mut Linker<VmState>) -> wasmtime::Result<()> {
         "proxy_define_metric" => define_metric, (kind: u32, name: u32, name_size: u32, id_at: u32);
         "proxy_increment_metric" => increment_metric, (id: u32, offset: i64);
         "proxy_record_metric" => record_metric, (id: u32, value: u64);
-        "proxy_get_metric" => get_metric, (id: u32, value_at: u32);
     );
+    if dialect == Dialect::Envoy {
+        expose!(linker, "proxy_get_log_level" => get_log_level, (level_at: u32););
+    }
+    if dialect == Dialect::Apisix {
+        // Its second argument is a number there, where all others have a place.
+        expose!(linker, "proxy_get_metric" => get_metric_wide, (id: u32, value_at: u64););
+    } else {
+        expose!(linker, "proxy_get_metric" => get_metric, (id: u32, value_at: u32););
+    }
     linker.func_wrap("env", "proxy_http_call", http_call)?;
     Ok(())
 }
@@ -49,8 +57,18 @@ fn get_current_time(guest: &mut Guest<'_>, time_at: u32) -> Answered {
 }
 
 fn set_tick_period(guest: &mut Guest<'_>, period: u32) -> Answered {
-    let state = guest.data();
     let period = Duration::from_millis(period.into());
+    if guest.data().dialect == Dialect::WasmX && !period.is_zero() {
+        let root = guest.data().root();
+        if !guest.data_mut().ticking.insert(root) {
+            return Err(super::trap(guest, "the tick period is already set").into());
+        }
+        // A timer of an instance that trapped is nobody's, and goes on beside the new one.
+        let state = guest.data();
+        state.process.borrow_mut().clock.add_timer(state.uid, root, period);
+        return Ok(());
+    }
+    let state = guest.data();
     let mut process = state.process.borrow_mut();
     process.clock.set_timer(state.uid, state.root(), period);
     Ok(())
@@ -75,11 +93,7 @@ fn get_shared_data(
 ) -> Answered {
     let key = read_text(guest, key, key_size)?;
     let state = guest.data();
-    let found = {
-        let process = state.process.borrow();
-        let found = process.shared.get(&state.key.vm_id, &key);
-        found.map(|(value, cas)| (value.to_vec(), cas))
-    };
+    let found = state.process.borrow_mut().shared.read(&state.key.vm_id, &key);
     let (value, cas) = found.ok_or(Status::NotFound)?;
     give(guest, &value, value_at, size_at)?;
     write_u32(guest, cas_at, cas)
@@ -89,6 +103,10 @@ fn set_shared_data(guest: &mut Guest<'_>, key: u32, key_size: u32, value: u32, v
     let key = read_text(guest, key, key_size)?;
     let value = read(guest, value, value_size)?;
     let state = guest.data();
+    if state.dialect == Dialect::WasmX && value.len() > state.process.borrow().zone {
+        let why = format!("{} bytes for {key} do not fit the zone", value.len());
+        return Err(super::trap(guest, &why).into());
+    }
     let mut process = state.process.borrow_mut();
     process.shared.set(&state.key.vm_id, &key, &value, cas)?;
     Ok(())
@@ -129,6 +147,46 @@ fn get_metric(guest: &mut Guest<'_>, id: u32, value_at: u32) -> Answered {
     write(guest, value_at, &value.to_le_bytes())
 }
 
+fn get_metric_wide(_: &mut Guest<'_>, _: u32, _: u64) -> Answered {
+    Ok(())
+}
+
+/// Who may call now, by the dialect's rules.
+fn caller(guest: &Guest<'_>) -> Result<Caller, Fault> {
+    let state = guest.data();
+    let stream = state.stream();
+    let step = state.export;
+    let in_request =
+        stream.is_some() && ["proxy_on_request_headers", "proxy_on_request_body", ANSWERED].contains(&step);
+    let of_root = Caller {
+        vm: state.uid,
+        context: state.root(),
+        dialect: state.dialect,
+    };
+    match (state.dialect, stream) {
+        (Dialect::Envoy, _) => Ok(of_root),
+        (Dialect::WasmX, None) if ["proxy_on_tick", ANSWERED].contains(&step) => Ok(of_root),
+        (Dialect::WasmX, _) if !in_request => {
+            Err(super::trap(guest, &format!("no HTTP call may be sent from {step}")).into())
+        }
+        (Dialect::Apisix, None) => Err(Status::BadArgument.into()),
+        (_, Some(stream)) => {
+            let mut stream = stream.borrow_mut();
+            if state.dialect == Dialect::Apisix && stream.calls > 0 {
+                return Err(Status::InternalFailure.into());
+            }
+            stream.calls += 1;
+            Ok(Caller {
+                context: state.acting(),
+                ..of_root
+            })
+        }
+        (Dialect::WasmX, None) => Ok(of_root),
+    }
+}
+
+const ANSWERED: &str = "proxy_on_http_call_response";
+
 #[expect(clippy::too_many_arguments, reason = "the ABI's arity")]
 fn http_call(
     mut guest: Guest<'_>,
@@ -143,7 +201,7 @@ fn http_call(
     timeout: u32,
     token_at: u32,
 ) -> wasmtime::Result<u32> {
-    super::admit(&guest, "proxy_http_call")?;
+    super::admit(&mut guest, "proxy_http_call")?;
     let guest = &mut guest;
     let mut dispatch = || -> Answered {
         let cluster = read_text(guest, cluster, cluster_size)?;
@@ -156,10 +214,10 @@ fn http_call(
         if !body.is_empty() {
             headers.set("content-length", body.len().to_string());
         }
+        let from = caller(guest)?;
         let state = guest.data_mut();
         let plugin = state.plugin().ok_or(Status::BadArgument)?;
         let token = state.last_token + TOKEN_STEP;
-        let from = (state.uid, state.root());
         let process = state.process.clone();
         let process = &mut *process.borrow_mut();
         let callout = Callout {

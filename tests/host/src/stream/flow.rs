@@ -13,12 +13,13 @@
 
 use super::{Direction, End, Iteration, Membership, Message, Side, Step, StreamRef};
 use crate::abi::{Headers, LogLevel};
+use crate::dialect::Dialect;
 use crate::host::{FailurePolicy, Host};
 use crate::vm::{Action, Called, LocalReply};
 
 /// What the filter wants done with a part.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Verdict {
+pub(super) enum Verdict {
     Continue {
         called: bool,
     },
@@ -39,6 +40,9 @@ impl Host {
     ) -> Step {
         if refuses(stream, direction) {
             return Step::NotCalled;
+        }
+        if stream.borrow().dialect.is_nginx() {
+            return self.take_headers_in_nginx(stream, direction, headers, end);
         }
         let count = headers.len() as u32;
         {
@@ -83,6 +87,9 @@ impl Host {
     pub(crate) fn take_body(&mut self, stream: &StreamRef, direction: Direction, chunk: &[u8], end: bool) -> Step {
         if refuses(stream, direction) {
             return Step::NotCalled;
+        }
+        if stream.borrow().dialect.is_nginx() {
+            return self.take_body_in_nginx(stream, direction, chunk, end);
         }
         {
             let mut data = stream.borrow_mut();
@@ -257,7 +264,7 @@ impl Host {
     }
 
     /// `proxy_on_context_create`, once, with the headers.
-    fn create_context(&mut self, stream: &StreamRef) {
+    pub(super) fn create_context(&mut self, stream: &StreamRef) {
         let (membership, root) = {
             let data = stream.borrow();
             (data.membership, data.root)
@@ -272,7 +279,13 @@ impl Host {
     }
 
     /// Calls the filter about a part. A dead VM fails the stream before the call or after it.
-    fn ask(&mut self, stream: &StreamRef, direction: Direction, export: &str, args: &[u32]) -> Verdict {
+    pub(super) fn ask(
+        &mut self,
+        stream: &StreamRef,
+        direction: Direction,
+        export: &'static str,
+        args: &[u32],
+    ) -> Verdict {
         let (membership, context, policy) = {
             let data = stream.borrow();
             (data.membership, data.context, data.plugin.failure_policy)
@@ -280,6 +293,7 @@ impl Host {
         let called = match membership {
             Membership::Bypassed => return Verdict::Continue { called: false },
             Membership::NoVm => Called::Failed,
+            Membership::In(uid) if self.is_orphaned(stream, uid) => Called::Failed,
             Membership::In(uid) => {
                 let mut all = vec![context];
                 all.extend(args);
@@ -355,7 +369,8 @@ impl Host {
                 data.response.headers = Some(Headers::default());
             }
         }
-        self.reply(stream, LocalReply::plain(503, "", "wasm_fail_stream"));
+        let status = stream.borrow().dialect.failure_status();
+        self.reply(stream, LocalReply::plain(status, "", "wasm_fail_stream"));
     }
 
     fn too_large(&mut self, stream: &StreamRef, direction: Direction) -> Step {
@@ -372,8 +387,14 @@ impl Host {
         self.finish(stream, End::Reset);
     }
 
+    /// Its context went with the instance that it lived in.
+    pub(super) fn is_orphaned(&self, stream: &StreamRef, uid: crate::clock::VmUid) -> bool {
+        let instance = self.vm(uid).map(|vm| vm.state().instance);
+        stream.borrow().dialect.is_nginx() && instance != Some(stream.borrow().instance)
+    }
+
     /// Ends the stream if its response is out.
-    fn settle(&mut self, stream: &StreamRef) {
+    pub(super) fn settle(&mut self, stream: &StreamRef) {
         let complete = stream.borrow().response.has_ended();
         if complete {
             self.finish(stream, End::Complete);
@@ -393,8 +414,11 @@ impl Host {
         };
         if let Membership::In(uid) = membership
             && context != 0
+            && !self.is_orphaned(stream, uid)
         {
-            self.enter(uid, context, "proxy_on_log", &[context]);
+            if stream.borrow().dialect != Dialect::Apisix {
+                self.enter(uid, context, "proxy_on_log", &[context]);
+            }
             stream.borrow_mut().logging = false;
             self.enter(uid, context, "proxy_on_done", &[context]);
             self.enter(uid, context, "proxy_on_delete", &[context]);
@@ -442,22 +466,22 @@ fn reply_headers(reply: &LocalReply) -> Headers {
     headers
 }
 
-fn refuses(stream: &StreamRef, direction: Direction) -> bool {
+pub(super) fn refuses(stream: &StreamRef, direction: Direction) -> bool {
     let data = stream.borrow();
     data.end.is_some() || data.side(direction).abandoned
 }
 
-fn went_on(called: bool) -> Step {
+pub(super) fn went_on(called: bool) -> Step {
     if called { Step::Continue } else { Step::NotCalled }
 }
 
 impl Side {
-    fn has_ended(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         self.sent.as_ref().is_some_and(|sent| sent.end)
     }
 
     /// Headers go on once; with them the end, if nothing else is to come.
-    fn pass_headers(&mut self) {
+    pub(super) fn pass_headers(&mut self) {
         if self.sent.is_none() {
             self.sent = Some(Message {
                 headers: self.headers.clone().unwrap_or_default(),
@@ -468,7 +492,7 @@ impl Side {
         }
     }
 
-    fn pass_body(&mut self, body: &[u8]) {
+    pub(super) fn pass_body(&mut self, body: &[u8]) {
         let end = self.end_seen && self.trailers.is_none();
         if let Some(sent) = &mut self.sent {
             sent.body.extend_from_slice(body);

@@ -1,6 +1,7 @@
 //! The host judged by small guests written in WebAssembly text.
 
 mod callouts;
+mod dialects;
 mod failures;
 mod guest;
 mod lifecycle;

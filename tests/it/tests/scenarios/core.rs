@@ -63,7 +63,7 @@ struct Flight {
 impl Core {
     /// The scenario's proxy, with its first pages read if there is a service.
     pub fn new(scenario: &Scenario, lot: Lot) -> Result<Self, String> {
-        let (_, config) = document(scenario, lot)?;
+        let (_, config) = document(scenario, lot, None)?;
         let config = Rc::new(config);
         let world = World::new(scenario, START_MILLIS as f64 / 1000.0, |index| lot.address(index))?;
         let view = |worker| View::new(Rc::clone(&config), worker, lot.seed(worker));

@@ -6,11 +6,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use berth_shared_state::config::Config;
-use berth_shared_state::limits::PODS_MAX;
+use berth_shared_state::limits::{LEASE_PATIENCE, PODS_MAX, TICK};
 use berth_shared_state::names::{self, Keys};
 use berth_shared_state::table::{self, Table};
 use berth_tests_host::{
-    Answer, Callout, CasRules, FailurePolicy, Headers, Host, MetricKind, Plugin, PluginId, Settings, Stream, Thread,
+    Answer, Callout, CasRules, Dialect, FailurePolicy, Headers, Host, MetricKind, Plugin, PluginId, Settings, Stream,
+    Thread,
 };
 use berth_tests_it::artifact;
 use berth_tests_it::page::Page;
@@ -29,6 +30,7 @@ const CHUNK: usize = 64 << 10;
 /// See the module.
 pub struct Wasm {
     pub host: Host,
+    dialect: Dialect,
     pub filter: PluginId,
     pub service: Option<PluginId>,
     pub world: Shared,
@@ -58,16 +60,23 @@ pub fn plugin(name: &str, root_id: &str, document: &str) -> Plugin {
 
 /// An empty proxy process.
 pub fn process() -> Host {
-    process_with(CasRules::Envoy)
+    process_of(Settings::default())
 }
 
 /// An empty proxy process with these rules for shared data.
 pub fn process_with(cas_rules: CasRules) -> Host {
-    let mut host = Host::new(Settings {
+    process_of(Settings {
         cas_rules,
+        ..Settings::default()
+    })
+}
+
+/// An empty proxy process of this kind.
+pub fn process_of(settings: Settings) -> Host {
+    let mut host = Host::new(Settings {
         workers: WORKERS,
         start: Duration::from_millis(START_MILLIS),
-        ..Settings::default()
+        ..settings
     });
     host.add_cluster(names::SCRAPE_CLUSTER);
     host.add_cluster(names::ADMIN_CLUSTER);
@@ -111,31 +120,50 @@ impl Wasm {
         Keys::of(&config.pools[0])
     }
 
-    /// The scenario's proxy.
+    /// The scenario's proxy, an Envoy.
     pub fn of(scenario: &Scenario) -> Result<Self, String> {
-        let (document, config) = document(scenario, Lot::default())?;
+        Self::under(scenario, Dialect::Envoy)
+    }
+
+    /// The scenario's proxy. In an nginx there is no service, and a worker polls once it has waited for one.
+    pub fn under(scenario: &Scenario, dialect: Dialect) -> Result<Self, String> {
+        if dialect != Dialect::Envoy && scenario.steps.iter().any(|step| step.service.is_some()) {
+            return Err("an nginx has no service".to_owned());
+        }
+        let (document, config) = document(scenario, Lot::default(), named(dialect))?;
         let world = World::new(scenario, START_MILLIS as f64 / 1000.0, |index| {
             Lot::default().address(index)
         })?;
         let world = Rc::new(RefCell::new(world));
-        let mut host = process();
+        let mut host = process_of(Settings {
+            // Of nginx: client_body_buffer_size, as it is rendered.
+            buffer_limit: if dialect == Dialect::Envoy { 1 << 20 } else { 8 << 20 },
+            ..Settings::of(dialect)
+        });
         let (answering, pool) = (Rc::clone(&world), config.pools[0].name.clone());
         host.on_callout(move |callout| answer(&answering.borrow(), &pool, callout));
-        let filter = host.add_filter(
-            &artifact("berth_filter.wasm"),
-            plugin("filter", names::ROOT_FILTER, &document),
-        );
+        let plugin = Plugin {
+            variables: [names::VARIABLE_TARGET, names::VARIABLE_DECISION]
+                .map(str::to_owned)
+                .into(),
+            ..plugin("filter", names::ROOT_FILTER, &document)
+        };
+        let filter = host.add_filter(&artifact("berth_filter.wasm"), plugin);
         let mut wasm = Self {
             filter: filter.map_err(|error| format!("{error:#}"))?,
             host,
+            dialect,
             service: None,
             world,
             document,
             flights: BTreeMap::new(),
             waiting: BTreeMap::new(),
         };
-        if !scenario.without_service {
-            wasm.service(Life::Starts);
+        match dialect {
+            Dialect::Envoy if scenario.without_service => {}
+            Dialect::Envoy => wasm.service(Life::Starts),
+            Dialect::WasmX => wasm.wait(LEASE_PATIENCE.0 + TICK.0),
+            Dialect::Apisix => {}
         }
         Ok(wasm)
     }
@@ -163,7 +191,11 @@ impl Wasm {
     /// A stream through the filter: its head and body have arrived.
     pub fn open(&mut self, worker: usize, request: &Request) -> Stream {
         let (stream, body) = (self.host.open(self.filter, worker), request.bytes());
-        let head = request.head(|pod| self.world.borrow().address(pod));
+        let mut head = request.head(|pod| self.world.borrow().address(pod));
+        if request.chunked && self.dialect != Dialect::Envoy {
+            // As the client wrote it; Envoy's own codec takes it off.
+            head.push(("transfer-encoding".to_owned(), "chunked".to_owned()));
+        }
         stream.request_headers(&mut self.host, headers(&head), body.is_empty());
         let mut rest = body.as_slice();
         while !rest.is_empty() && !stream.is_refused() {
@@ -172,6 +204,15 @@ impl Wasm {
             rest = more;
         }
         stream
+    }
+}
+
+/// The host as a config names it, for a proxy that is not the usual one.
+fn named(dialect: Dialect) -> Option<&'static str> {
+    match dialect {
+        Dialect::Envoy => None,
+        Dialect::WasmX => Some("nginx"),
+        Dialect::Apisix => Some("apisix"),
     }
 }
 
@@ -186,11 +227,12 @@ fn headers(pairs: &[(String, String)]) -> Headers {
 /// What a callout gets.
 fn answer(world: &World, pool: &str, callout: &Callout) -> Answer {
     let seconds = (callout.at.as_millis() as f64 - START_MILLIS as f64) / 1000.0;
-    let pod = callout.headers.get(names::ORIGINAL_DST_HOST).unwrap_or_default();
+    let header = callout.headers.get(names::ORIGINAL_DST_HOST).unwrap_or_default();
     let path = callout.headers.get(":path").unwrap_or_default();
     let page = match callout.cluster.as_str() {
         names::ADMIN_CLUSTER | LIST_CLUSTER => world.pods_page(pool),
-        _ => world.get(pod, path, seconds),
+        names::SCRAPE_CLUSTER => world.get(header, path, seconds),
+        pod => world.get(pod, path, seconds),
     };
     let answer = match page {
         Page::Answer(status, body) => Answer::reply(status, body),
@@ -306,9 +348,11 @@ impl Wasm {
     fn became(&mut self, id: u64, stream: Stream, streams: bool, pass: Option<String>) -> Seen {
         let mut seen = Seen {
             pass,
-            why: stream
-                .filter_state("wasm.berth")
-                .map_or_else(String::new, |why| String::from_utf8_lossy(&why).into()),
+            why: match self.dialect {
+                Dialect::Envoy => stream.filter_state("wasm.berth"),
+                _ => stream.variable(names::VARIABLE_DECISION),
+            }
+            .map_or_else(String::new, |why| String::from_utf8_lossy(&why).into()),
             ..Seen::default()
         };
         if stream.is_refused() {
@@ -335,7 +379,21 @@ impl Wasm {
             .flatten()
             .map(|at| self.world.borrow().name(at))
             .collect();
-        let attempt = self.world.borrow().walk(&seen.list);
+        let mut tried = seen.list.clone();
+        if self.dialect != Dialect::Envoy {
+            // nginx dials one pod, and goes to no other.
+            tried.truncate(1);
+        }
+        if self.dialect == Dialect::WasmX {
+            let target = stream.variable(names::VARIABLE_TARGET).unwrap_or_default();
+            let first = tried.first().and_then(|pod| self.world.borrow().address(pod));
+            assert_eq!(
+                String::from_utf8_lossy(&target),
+                first.unwrap_or_default(),
+                "the pod to dial"
+            );
+        }
+        let attempt = self.world.borrow().walk(&tried);
         match attempt {
             Some(attempt) => self.fly(id, stream, streams, attempt, &mut seen),
             None => stream.respond(&mut self.host, 200, [("content-type", "application/json")], b"{}"),
@@ -346,14 +404,21 @@ impl Wasm {
     /// The request is with a pod, or no pod could be reached and the proxy says so.
     fn fly(&mut self, id: u64, stream: Stream, streams: bool, attempt: Attempt, seen: &mut Seen) {
         let at = self.world.borrow().address(&attempt.pod).expect("a pod");
-        stream.set_property(&["upstream", "address"], at);
+        if self.dialect == Dialect::Envoy {
+            stream.set_property(&["upstream", "address"], at);
+        } else {
+            let answered = if attempt.status == 0 { "-" } else { "0.010" };
+            stream.set_variable("upstream_addr", at);
+            stream.set_variable("upstream_header_time", answered);
+        }
         stream.set_number_property(&["upstream", "request_attempt_count"], attempt.attempts.into());
         if attempt.status == 0 {
-            seen.status = Some(503);
+            let status = if self.dialect == Dialect::Envoy { 503 } else { 502 };
+            seen.status = Some(status);
             let details = "upstream_reset_before_response_started{remote_connection_failure}";
             stream.set_property(&["response", "code_details"], details);
             let kind = [("content-type", "text/plain")];
-            return stream.respond(&mut self.host, 503, kind, b"upstream connect error");
+            return stream.respond(&mut self.host, status, kind, b"upstream connect error");
         }
         seen.status = Some(attempt.status);
         seen.served_by = Some(attempt.pod.clone());

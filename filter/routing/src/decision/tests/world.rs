@@ -232,6 +232,7 @@ impl World {
             row,
             freshness: snapshot.freshness(row, &self.pool, NOW),
             own: pod.own,
+            context_then: Tokens(0),
             filled: Tokens(0),
             cached: pod.cached,
             session: pod.session,
