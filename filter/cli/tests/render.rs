@@ -191,6 +191,40 @@ fn the_config_arrives_whole_in_every_file_of_the_nginx_family() {
     assert_eq!(nodes.keys().collect::<Vec<_>>(), pods);
 }
 
+/// A variable of nginx for a header is also what a client sent with underscores, which nobody removes.
+#[test]
+fn no_function_reads_the_choice_from_a_header_that_a_client_can_imitate() {
+    let folders = [
+        "filter/cli/src/render",
+        "kong-apisix/nginx-wasmx",
+        "kong-apisix/kong",
+        "kong-apisix/apisix",
+    ];
+    let entries = folders
+        .iter()
+        .flat_map(|folder| fs::read_dir(root().join(folder)).unwrap());
+    let files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    let code = |file: &&PathBuf| {
+        file.extension()
+            .is_some_and(|kind| ["conf", "yaml"].iter().any(|known| kind == *known))
+    };
+    let (mut exact, mut seen) = (0, 0);
+    for file in files.iter().filter(code) {
+        let text = fs::read_to_string(file).unwrap();
+        let code: Vec<&str> = text
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("--"))
+            .collect();
+        let code = code.join("\n");
+        for imitable in ["http_x_", "http_@", "get_header("] {
+            assert!(!code.contains(imitable), "{}: {imitable}", file.display());
+        }
+        exact += code.matches("ngx.req.get_headers(0)[\"").count();
+        seen += code.matches("if type(list) ~= \"string\" then").count();
+    }
+    assert_eq!((exact, seen), (4, 4), "Kong's and APISIX's, as templates and rendered");
+}
+
 /// The clusters of what is rendered for Envoy, by name.
 #[track_caller]
 fn clusters(document: &str, args: &[&str]) -> (serde_json::Value, Vec<serde_json::Value>) {

@@ -82,7 +82,7 @@ pub fn apisix(config: &Config, document: &[u8], args: &PartArgs) -> anyhow::Resu
         .replace("@WASM@", &yaml(&args.wasm.display().to_string()))
         .replace("@PATHS@", &paths)
         .replace("@NODES@", &nodes)
-        .replace("@DESTINATION_VARIABLE@", &names::DESTINATION_ENDPOINT.replace('-', "_"))
+        .replace("@DESTINATION@", names::DESTINATION_ENDPOINT)
         .replace("@CONFIG@", &yaml(&document));
     Ok(out)
 }
