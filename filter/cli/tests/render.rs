@@ -2,12 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use berth_shared_state::config::{Config, Host};
+use berth_shared_state::names;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -223,6 +225,29 @@ fn no_function_reads_the_choice_from_a_header_that_a_client_can_imitate() {
         seen += code.matches("if type(list) ~= \"string\" then").count();
     }
     assert_eq!((exact, seen), (4, 4), "Kong's and APISIX's, as templates and rendered");
+}
+
+/// After a trap APISIX passes requests as they came, and the function behind the filter still reads the header.
+#[test]
+fn apisix_strips_what_steers_before_the_filter() {
+    #[track_caller]
+    fn check(trust: &str, kept: &[&str]) {
+        let document = format!(
+            r#"{{"pools": [{{"name": "p", "discovery": {{"static": ["10.0.0.1:8000"]}}}}], "trust": {{"headers": [{trust}]}}}}"#
+        );
+        let output = render_text(&document, &["apisix"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let whole: serde_json::Value = serde_yaml_ng::from_slice(&output.stdout).unwrap();
+        let removed = whole["routes"][0]["plugins"]["proxy-rewrite"]["headers"]["remove"].as_array();
+        let removed: BTreeSet<&str> = removed.unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+        let expected = names::STRIPPED
+            .into_iter()
+            .filter(|name| !kept.contains(name))
+            .collect();
+        assert_eq!(removed, expected);
+    }
+    check("", &[]);
+    check(&format!("{:?}", names::SESSION), &[names::SESSION]);
 }
 
 /// The clusters of what is rendered for Envoy, by name.
