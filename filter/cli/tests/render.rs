@@ -227,6 +227,25 @@ fn no_function_reads_the_choice_from_a_header_that_a_client_can_imitate() {
     assert_eq!((exact, seen), (4, 4), "Kong's and APISIX's, as templates and rendered");
 }
 
+/// The functions keep the brackets, as the balancers of both want it, and so does the fallback.
+#[test]
+fn pods_by_ipv6_are_dialled_in_kong_and_apisix() {
+    let document = r#"{"pools": [{"name": "p", "discovery": {"static": ["[fd00::1]:8000"]}}]}"#;
+    for (host, group) in [
+        ("kong", "      - target: \"[fd00::1]:8000\"\n"),
+        ("apisix", "        \"[fd00::1]:8000\": 1\n"),
+    ] {
+        let output = render_text(document, &[host]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let rendered = String::from_utf8(output.stdout).unwrap();
+        assert!(
+            rendered.contains(r#"list:match("^(%[?[%x:%.]+%]?):(%d+)")"#),
+            "{rendered}"
+        );
+        assert!(rendered.contains(group), "{rendered}");
+    }
+}
+
 /// After a trap APISIX passes requests as they came, and the function behind the filter still reads the header.
 #[test]
 fn apisix_strips_what_steers_before_the_filter() {
