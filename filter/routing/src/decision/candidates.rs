@@ -243,16 +243,20 @@ impl<'a> Candidates<'a> {
 
     /// Prices everybody who is left.
     pub fn price(&mut self, why: &mut Why) {
-        let avoided = |one: &&Candidate<'_>| one.pod.avoided_until.is_some_and(|until| until > self.input.now);
-        let avoided = self.list.iter().filter(avoided).count();
+        let now = self.input.now;
+        let is_avoided = |one: &&Candidate<'_>| one.pod.avoided_until.is_some_and(|until| until > now);
+        let (avoided, of) = self.input.drawn.map_or_else(
+            || (self.list.iter().filter(is_avoided).count(), self.list.len()),
+            |part| part.field.avoided(now),
+        );
         // When most of them fail, the fault is more likely on the way there (Envoy's panic rule).
-        let avoid = avoided.saturating_mul(2) <= self.list.len();
+        let avoid = avoided.saturating_mul(2) <= of;
         if !avoid {
             why.notes.push(Note::AvoidanceWaived);
         }
         let question = Question {
             fleet: &self.fleet,
-            now: self.input.now,
+            now,
             avoid,
             slow_start: self.input.pool.routing.slow_start,
         };

@@ -396,11 +396,10 @@ impl LedgerView {
             self.seen = ledger;
             self.stored = head.to_vec();
             self.applied = 0;
-            // An older writing of ours lacks what was written since.
-            let own = self.seen.head(self.nonce);
-            self.whole_at = self
-                .whole_at
-                .filter(|_| own.is_none_or(|head| head.heartbeat == self.written_at));
+            // An older writing of ours lacks what was written since, and a whole one that lost its race is not there.
+            let (own, written_at) = (self.seen.head(self.nonce), self.written_at);
+            let is_there = own.is_none_or(|head| head.heartbeat == written_at);
+            self.whole_at = self.whole_at.filter(|at| is_there && *at <= written_at);
         }
         Ok(())
     }
