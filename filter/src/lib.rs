@@ -101,7 +101,7 @@ impl Vm for Filter {
             return Vec::new();
         };
         let (freed, root) = (stream.ended(gateway), stream.root);
-        // Where no pod had one of its places taken none is free now.
+        // Whatever else has ended shows at the next tick.
         match (freed, self.gateways.get_mut(&root)) {
             (Some(pool), Some(gateway)) => gateway.release(Some(pool), &mut self.streams),
             _ => Vec::new(),

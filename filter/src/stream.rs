@@ -78,6 +78,8 @@ struct Response {
     status: u16,
     streams: bool,
     first_byte: bool,
+    /// All of it went by.
+    complete: bool,
     /// The proxy made it: no pod answered.
     unanswered: bool,
     error: Vec<u8>,
@@ -397,6 +399,7 @@ impl Stream {
         }
         if end {
             self.response.first_byte = true;
+            self.response.complete = true;
         }
     }
 
@@ -442,6 +445,7 @@ impl Stream {
     pub fn response_body(&mut self, gateway: &mut Gateway, size: usize, end: bool) {
         if matches!(self.phase, Phase::Sent) {
             self.learn(gateway, size);
+            self.response.complete = end;
         }
         self.restore(gateway.dialect, size, end);
     }
@@ -475,9 +479,9 @@ impl Stream {
         }
     }
 
-    /// The stream is over, for whatever reason. Some: a pod of this pool, by its place in the config, answered it and has
-    /// its place free again. One that ends without an answer may be one of many of a connection that dies, and those
-    /// that wait may be its others: they are still there, and would be sent for nothing.
+    /// The stream is over, for whatever reason. Some: a pod of this pool, by its place in the config, answered all of it and
+    /// has its place free again. Any other may be one of many of a connection that dies, and those that wait may be its
+    /// others: they are still there, and would be sent for nothing.
     pub fn ended(&mut self, gateway: &mut Gateway) -> Option<usize> {
         gateway.hold.end(self.id);
         match core::mem::replace(&mut self.phase, Phase::Passed) {
@@ -496,11 +500,12 @@ impl Stream {
         let Response {
             status,
             unanswered,
+            complete,
             ref error,
             ..
         } = self.response;
         gateway.ended(self.id, outcome::read(gateway.dialect, status, unanswered, error));
-        pool.filter(|_| status != 0)
+        pool.filter(|_| complete)
     }
 
     /// The host will never deliver the body: the request goes on undecided.

@@ -23,22 +23,22 @@ mod lesson;
 mod memory;
 mod packed;
 mod truth;
+mod waiting;
 mod worker;
 
 use berth_shared_state::limits::{
     ADAPTERS_REMEMBERED, ADAPTERS_REMEMBERED_TOTAL, LEDGER_ENTRIES_MAX, LEDGER_VIEW_SILENT, LEDGER_VIEWS_MAX,
     POD_FORGOTTEN_AFTER, PODS_MAX,
 };
-use berth_shared_state::pod::{PodAddress, PodKey};
+use berth_shared_state::pod::PodKey;
 use berth_shared_state::sealed::{self, Kind, SealError};
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use serde::{Deserialize, Serialize};
 
-use crate::limits::BLOCKED_PATIENCE;
-
 pub use asked::Asked;
 use memory::Memory;
 pub use memory::{Outcome, put_first};
+pub use waiting::{Blocked, Waiting};
 pub use worker::{LedgerView, PodFact, Sent, Synced};
 
 /// What this proxy itself has at one pod. All of it is fact, not estimate, apart from the token counts.
@@ -98,51 +98,6 @@ impl InUse {
     /// One of some view.
     pub(crate) const fn of(adapter: u64) -> Self {
         Self { slot: 0, adapter }
-    }
-}
-
-/// How much waits at a view in a band.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Waiting {
-    /// The band.
-    pub priority: i16,
-    /// Requests.
-    pub requests: u32,
-    /// Their tokens.
-    pub tokens: Tokens,
-    /// The one that has been without room longest.
-    pub blocked: Option<Blocked>,
-}
-
-/// A request that found no room where it may go, and keeps a pod free for itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Blocked {
-    /// The pod; `None`: others keep each that it may go to.
-    pub pod: Option<PodAddress>,
-    /// Since when it is the next to go and finds no room.
-    pub since: UnixMillis,
-    /// All others of its band that were asked found none either.
-    pub all: bool,
-}
-
-impl Waiting {
-    /// The pod that it keeps from other views, too, and since when.
-    #[must_use]
-    pub fn keeps(&self, now: UnixMillis) -> Option<(PodAddress, UnixMillis)> {
-        let blocked = self.blocked.filter(|blocked| blocked.is_long(now))?;
-        Some((blocked.pod?, blocked.since))
-    }
-
-    /// Nothing of it can go for now, and so it holds nobody back but at the pod that it keeps.
-    #[must_use]
-    pub fn is_stuck(&self, now: UnixMillis) -> bool {
-        self.blocked.is_some_and(|blocked| blocked.all && blocked.is_long(now))
-    }
-}
-
-impl Blocked {
-    fn is_long(&self, now: UnixMillis) -> bool {
-        now.since(self.since) >= BLOCKED_PATIENCE
     }
 }
 
