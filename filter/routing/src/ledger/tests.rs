@@ -871,7 +871,7 @@ fn the_bytes_are_pinned() {
             blocked: Some(Blocked {
                 pod: Some("10.0.0.5:80".parse().unwrap()),
                 since: at(250),
-                all: true,
+                stuck: true,
             }),
         }],
     );
@@ -881,7 +881,7 @@ fn the_bytes_are_pinned() {
     let payload: &[u8] = &[
         1, 7, 0, 172, 2,                        // one view: nonce 7, slot 0, heartbeat 300
         1, 1, 2, 172, 2,                        // one band of it waits: priority -1, 2 requests, 300 tokens
-        1, 1, 0, 10, 0, 0, 5, 80, 250, 1, 1,    // one has no room: keeps 10.0.0.5:80, since 250; the others neither
+        1, 1, 0, 10, 0, 0, 5, 80, 250, 1, 1,    // one has no room: keeps 10.0.0.5:80, since 250; stuck
         0, 0, 0, 0, 0, 0, 0, 0,                 // nothing asked: requests 0.0,
         0, 0, 0, 0, 0, 0, 0, 0,                 // text 0.0,
         0, 0, 0, 0, 0, 0, 0, 0,                 // fixed 0.0

@@ -26,8 +26,9 @@ pub struct Blocked {
     pub pod: Option<PodAddress>,
     /// Since when it is the next to go and finds no room.
     pub since: UnixMillis,
-    /// All others of its band that were asked found none either.
-    pub all: bool,
+    /// All others of its band that were asked found none either, and that for long, or since they may only go to pods
+    /// of their own: so the band holds nobody back but at the pod that is kept.
+    pub stuck: bool,
 }
 
 impl Waiting {
@@ -38,15 +39,17 @@ impl Waiting {
         Some((blocked.pod?, blocked.since))
     }
 
-    /// Nothing of it can go for now, and so it holds nobody back but at the pod that it keeps.
+    /// See [`Blocked`].
     #[must_use]
-    pub fn is_stuck(&self, now: UnixMillis) -> bool {
-        self.blocked.is_some_and(|blocked| blocked.all && blocked.is_long(now))
+    pub fn is_stuck(&self) -> bool {
+        self.blocked.is_some_and(|blocked| blocked.stuck)
     }
 }
 
 impl Blocked {
-    fn is_long(&self, now: UnixMillis) -> bool {
+    /// For so long that other views keep its pod, too.
+    #[must_use]
+    pub fn is_long(&self, now: UnixMillis) -> bool {
         now.since(self.since) >= BLOCKED_PATIENCE
     }
 }
@@ -58,26 +61,23 @@ mod tests {
 
     use super::*;
 
-    #[track_caller]
-    fn check(since: u64, all: bool, pod: Option<&str>, keeps: bool, stuck: bool) {
-        let waiting = Waiting {
-            blocked: Some(Blocked {
+    #[test]
+    fn a_pod_is_kept_from_others_after_a_second() {
+        let keeps = |since: u64, pod: Option<&str>| {
+            let blocked = Blocked {
                 pod: pod.map(|pod| pod.parse().unwrap()),
                 since: UnixMillis(since),
-                all,
-            }),
-            ..Waiting::default()
+                stuck: false,
+            };
+            let waiting = Waiting {
+                blocked: Some(blocked),
+                ..Waiting::default()
+            };
+            waiting.keeps(UnixMillis(10_000)).is_some()
         };
-        let now = UnixMillis(10_000);
-        assert_eq!((waiting.keeps(now).is_some(), waiting.is_stuck(now)), (keeps, stuck));
-    }
-
-    #[test]
-    fn a_pod_is_kept_from_others_after_a_second_and_a_band_is_stuck_when_all_of_it_is() {
-        check(9_001, true, Some("10.0.0.1:80"), false, false);
-        check(9_000, true, Some("10.0.0.1:80"), true, true);
-        check(9_000, false, Some("10.0.0.1:80"), true, false);
-        check(9_000, true, None, false, true);
-        check(20_000, true, Some("10.0.0.1:80"), false, false);
+        assert!(!keeps(9_001, Some("10.0.0.1:80")));
+        assert!(keeps(9_000, Some("10.0.0.1:80")));
+        assert!(!keeps(9_000, None));
+        assert!(!keeps(20_000, Some("10.0.0.1:80")), "the clock stepped back");
     }
 }

@@ -14,8 +14,9 @@
 //! - Workers share a pool without a lock, and tell in the ledger what waits. One of each band tells the pod that it
 //!   keeps, the one that has been without room longest. After [`BLOCKED_PATIENCE`] the other workers keep it too:
 //!   from lower bands, and in its own from who is without room since later.
-//! - A band of which nothing else has room either is *stuck*. It holds nobody back but at pods that are kept. While it is
-//!   not, no lower band goes at another worker, and who comes waits behind it.
+//! - A band of which nothing that was asked has room is *stuck* after that second; at once where all that were asked may
+//!   go to some pods only (a subset, an adapter). It holds nobody back but at pods that are kept. While it is not, no
+//!   lower band goes at another worker, and who comes waits behind it.
 //! - In one go a worker lets go no more of a band than its part of what waits in it, those that are stuck not counted.
 //!
 //! Nobody starves within a band: its flow has its turn, then it keeps a pod, and who keeps one longer goes before. A
@@ -244,7 +245,7 @@ impl View {
 
     /// Somebody is ahead who can go, here or at another worker.
     fn must_wait(&mut self, store: &dyn SharedData, index: usize, priority: i16, now: UnixMillis) -> bool {
-        let ahead = |band: &Waiting| band.priority >= priority && !band.is_stuck(now);
+        let ahead = |band: &Waiting| band.priority >= priority && !band.is_stuck();
         let Some((line, view)) = self.lines.get(index).zip(self.pools.get_mut(index)) else {
             return false;
         };

@@ -9,7 +9,7 @@ use berth_shared_state::units::UnixMillis;
 use super::super::{Request, View};
 use super::{Queued, Terms, Way, left};
 use crate::admission::{Item, Queue};
-use crate::decision::{Action, Decision, Reason};
+use crate::decision::{Action, Decision, Reason, Why};
 use crate::ledger::{Blocked, Waiting};
 use crate::limits::{RELEASE_BLOCKED_FLOW_MAX, RELEASE_BLOCKED_MAX, RELEASE_MAX};
 
@@ -31,10 +31,14 @@ struct Asked {
     ids: Vec<u64>,
     flows: Vec<u64>,
     shut: Vec<u64>,
+    /// How many of them may go to some of the pods only.
+    pinned: usize,
 }
 
 impl Asked {
-    fn add(&mut self, item: &Item<Queued>) {
+    fn add(&mut self, item: &Item<Queued>, why: &Why) {
+        let excluded = &why.excluded;
+        self.pinned += usize::from(excluded.subset > 0 || excluded.model > 0);
         self.ids.push(item.id);
         self.flows.push(item.flow);
         if self.flows.iter().filter(|flow| **flow == item.flow).count() >= RELEASE_BLOCKED_FLOW_MAX {
@@ -127,7 +131,7 @@ impl View {
         now: UnixMillis,
     ) -> bool {
         let priority = band.priority;
-        let Some(part) = self.part(index, band, now) else {
+        let Some(part) = self.part(index, band) else {
             return false;
         };
         round.owed += if core::mem::take(&mut round.ended) { part } else { 0.0 };
@@ -139,14 +143,14 @@ impl View {
                 break;
             };
             if round.went >= RELEASE_MAX || (part < 1.0 && round.owed < 1.0) {
-                self.found(index, priority, |blocked| blocked.all = false);
+                self.found(index, priority, |blocked| blocked.stuck = false);
                 return false;
             }
             let id = item.id;
             let decision = self.decide_queued(store, index, item, &round.kept, now);
             if decision.action == Action::Hold {
                 let pod = decision.why.considered.first().map(|one| one.pod);
-                asked.add(item);
+                asked.add(item, &decision.why);
                 queue.passed(id);
                 round.kept.extend(pod);
                 self.no_room(index, priority, id, pod, now);
@@ -166,14 +170,17 @@ impl View {
             }
             round.gone.push((id, decision));
         }
-        self.found(index, priority, |blocked| blocked.all = true);
+        let pinned = asked.pinned == asked.ids.len();
+        self.found(index, priority, |blocked| {
+            blocked.stuck = pinned || blocked.is_long(now)
+        });
         true
     }
 
     /// The part of all that waits in a band and can go which waits here; `None`: a higher one is ahead at another worker.
-    fn part(&self, index: usize, band: &Waiting, now: UnixMillis) -> Option<f64> {
+    fn part(&self, index: usize, band: &Waiting) -> Option<f64> {
         let ledger = &self.pools.get(index)?.ledger;
-        let ahead = || ledger.waiting_elsewhere().filter(|other| !other.is_stuck(now));
+        let ahead = || ledger.waiting_elsewhere().filter(|other| !other.is_stuck());
         if ahead().any(|other| other.priority > band.priority) {
             return None;
         }
@@ -200,7 +207,7 @@ impl View {
         let fresh = Blocked {
             pod,
             since: now,
-            all: false,
+            stuck: false,
         };
         let (blocked, known) = line.blocked.entry(priority).or_insert((id, fresh));
         if *blocked == id {

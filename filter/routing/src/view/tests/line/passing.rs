@@ -207,11 +207,20 @@ fn a_higher_band_that_waits_for_one_pod_leaves_the_others_to_lower_ones() {
         pair.left(100).is_some() && pair.left(101).is_some(),
         "at its own worker at once"
     );
-    for _ in 0..12 {
-        pair.tick();
-    }
+    pair.tick();
     assert!(pair.left(200).is_some() && pair.left(201).is_some(), "and elsewhere");
     assert_eq!(pair.left(20), None);
+    // While their pod lets one after the other go, too.
+    for round in 0..5 {
+        let id = 300 + round;
+        pair.end(300);
+        pair.tick();
+        pair.ask(1, id, 20_000, &objective("batch"));
+        pair.tick();
+        pair.tick();
+        assert!(pair.views[1].routed.contains_key(&id), "{round}");
+    }
+    assert!(pair.left(22).is_some());
 }
 
 #[cfg(not(target_arch = "wasm32"))]
