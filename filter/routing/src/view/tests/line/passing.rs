@@ -199,7 +199,7 @@ fn a_higher_band_that_waits_for_one_pod_leaves_the_others_to_lower_ones() {
     for worker in 0..2 {
         for id in 0..2 {
             let id = 100 * (worker as u64 + 1) + id;
-            assert!(!pair.ask(worker, id, 20_000, &objective("batch")));
+            assert!(!pair.ask(worker, id, 10_000, &objective("batch")));
         }
     }
     pair.tick();
@@ -215,7 +215,7 @@ fn a_higher_band_that_waits_for_one_pod_leaves_the_others_to_lower_ones() {
         let id = 300 + round;
         pair.end(300);
         pair.tick();
-        pair.ask(1, id, 20_000, &objective("batch"));
+        pair.ask(1, id, 10_000, &objective("batch"));
         pair.tick();
         pair.tick();
         assert!(pair.views[1].routed.contains_key(&id), "{round}");
