@@ -88,8 +88,10 @@ pub struct Part<'a> {
 pub struct Admit<'a> {
     /// What it bears.
     pub patience: Patience,
-    /// Pods that others wait for who go before it.
+    /// Pods that others keep who go before it.
     pub reserved: &'a [PodAddress],
+    /// The pod that it keeps, which it goes on to wait for.
+    pub keeps: Option<PodAddress>,
     /// Others go before it, whatever room there is: it is not let go, but refused where anybody would be.
     pub closed: bool,
 }

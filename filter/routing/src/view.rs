@@ -167,8 +167,8 @@ impl View {
         is_model_unread(facts, steering) && steering.pool.is_none() && self.config.pools.len() > 1
     }
 
-    /// Decides, and books the request where it is routed. One that is to be held is in the queue then, and comes out of
-    /// [`Self::release`] once.
+    /// Decides, and books the request where it is routed. One that is to wait is in the queue then, and comes out of
+    /// [`Self::release`] or [`Self::release_pool`] once.
     pub fn decide(&mut self, store: &dyn SharedData, request: &Request<'_>, now: UnixMillis) -> Decision {
         let config = Rc::clone(&self.config);
         let target = rewritten(&config, request, &mut self.rng);
@@ -382,6 +382,9 @@ impl View {
                 view.ledger.asked(asked);
             }
             self.counts.ledger(view.ledger.ended(store, id, outcome, now));
+        }
+        if let Some(line) = self.lines.get_mut(routed.pool) {
+            line.ended();
         }
     }
 

@@ -278,8 +278,8 @@ impl<'a> Candidates<'a> {
         });
     }
 
-    /// Leaves out the pods that others wait for, and asks the rest for room. False: there is none, and the cheapest is
-    /// the first considered. Where no gauge can be believed, nobody can say that a pool is full, unless it is at its caps.
+    /// Leaves out the pods that others keep, and asks the rest for room. False: there is none, and the one that it keeps,
+    /// or else the cheapest, is the first considered. Where no gauge can be believed, nobody can say that a pool is full, unless it is at its caps.
     pub fn have_room(&mut self, admit: &Admit<'_>, why: &mut Why) -> bool {
         if admit.closed {
             return false;
@@ -309,8 +309,10 @@ impl<'a> Candidates<'a> {
             return true;
         }
         why.drain = drain.is_finite().then_some(Millis(drain as u64));
-        let cheapest = self.list.iter().min_by(|a, b| a.cost.total_cmp(&b.cost));
-        why.considered = cheapest.map(|one| considered(one, &self.fleet)).into_iter().collect();
+        let kept = |one: &&Candidate<'_>| Some(one.pod.row.address) == admit.keeps;
+        let cheapest = || self.list.iter().min_by(|a, b| a.cost.total_cmp(&b.cost));
+        let best = self.list.iter().find(kept).or_else(cheapest);
+        why.considered = best.map(|one| considered(one, &self.fleet)).into_iter().collect();
         false
     }
 

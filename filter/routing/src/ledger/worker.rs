@@ -17,11 +17,9 @@ use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use xxhash_rust::xxh64::xxh64;
 
 use super::lesson::Lesson;
-use crate::admission::Waiting;
-
 use super::memory::{Ending, Observation};
 use super::truth::{InFlight, Truth};
-use super::{Asked, Ledger, Outcome};
+use super::{Asked, Ledger, Outcome, Waiting};
 
 /// A request that is being sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -95,6 +93,8 @@ pub struct LedgerView {
     cleaned_at: UnixMillis,
     /// The truth changed since it was last written.
     unwritten: bool,
+    /// A band is new or gone, and the others do not know.
+    untold: bool,
     /// When all of the truth was put into `seen`, and not only what changed; `None` = that is due.
     whole_at: Option<UnixMillis>,
     /// The shared value may still hold records of this view.
@@ -121,6 +121,7 @@ impl LedgerView {
             written_at: UnixMillis(0),
             cleaned_at: UnixMillis(0),
             unwritten: false,
+            untold: false,
             whole_at: None,
             on_record: false,
         }
@@ -143,6 +144,7 @@ impl LedgerView {
         let bands = |list: &[Waiting]| list.iter().map(|band| band.priority).collect::<Vec<_>>();
         let news = bands(&self.waiting) != bands(&waiting);
         self.unwritten |= self.waiting != waiting;
+        self.untold |= news;
         self.waiting = waiting;
         if news { self.write(store, now) } else { Synced::Idle }
     }
@@ -315,7 +317,7 @@ impl LedgerView {
     /// Settles what is due, drops what leaked, and shows that this worker lives. To be called on
     /// every tick; writes only when something changed or a heartbeat is due, and never when idle.
     pub fn tick(&mut self, store: &dyn SharedData, now: UnixMillis) -> Synced {
-        let mut changed = self.truth.settle(now) || (self.unwritten && !self.waiting.is_empty());
+        let mut changed = self.truth.settle(now) || self.untold || (self.unwritten && !self.waiting.is_empty());
         if self.facts.values().any(|fact| fact.proxy_active.is_some()) && !self.truth.is_empty() {
             self.refresh(store, now);
             changed |= self.re_base(now);
@@ -502,6 +504,7 @@ impl LedgerView {
         self.applied = 0;
         self.written_at = now;
         self.unwritten = false;
+        self.untold = false;
         self.on_record = !self.has_nothing();
     }
 
