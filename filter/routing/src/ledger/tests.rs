@@ -24,6 +24,7 @@ fn stream(id: u64, pod: PodKey) -> Sent {
         context: Tokens(1500),
         predicted: Millis(100),
         streams: true,
+        teaches: true,
     }
 }
 

@@ -40,6 +40,8 @@ pub struct Sent {
     pub predicted: Millis,
     /// Asked for a stream: its first token will show.
     pub streams: bool,
+    /// What its pod has to read first is known, so that it teaches the pod's rate.
+    pub teaches: bool,
 }
 
 /// What the table says of a pod, as far as the ledger needs it.
@@ -184,7 +186,7 @@ impl LedgerView {
             context: sent.context,
             predicted: sent.predicted,
             streams: sent.streams,
-            teaches: sent.streams,
+            teaches: sent.streams && sent.teaches,
             answered_at: None,
             adapter: sent.adapter,
         };
