@@ -68,11 +68,12 @@ impl Steering {
     }
 
     /// What filters before this one told, by the name of the input, in place of what headers say of it. What is no
-    /// text says nothing.
+    /// text says nothing: neither bytes that are no UTF-8, nor any with control bytes, which whole numbers have.
     #[must_use]
     pub fn told<'a>(mut self, inputs: impl IntoIterator<Item = (&'a str, Vec<u8>)>) -> Self {
         for (name, value) in inputs {
-            if let Ok(value) = String::from_utf8(value) {
+            let text = String::from_utf8(value).ok();
+            if let Some(value) = text.filter(|text| !text.chars().any(char::is_control)) {
                 if name == ENDPOINT_SUBSET {
                     self.subset = None;
                 }
@@ -207,9 +208,24 @@ mod tests {
             Some("t2"),
         );
         check(&[(ENDPOINT_SUBSET, b"")], Some(""), Some("t1"));
-        // Nobody's name, and a number as Envoy gives it.
+        // Nobody's name.
         check(&[(FAIRNESS_ID[0], b" ")], Some("a"), Some("t1"));
-        check(&[(FAIRNESS_ID[0], &0.7_f64.to_le_bytes())], Some("a"), Some("t1"));
+        // Numbers, as Envoy gives them: 5, 7 and 42 are UTF-8, and so is a `false`.
+        for number in [0.0, 0.7, 1.0, 5.0, 7.0, 42.0, -3.0, 65_536.0, 1_234_567_890.0] {
+            let bytes = f64::to_le_bytes(number);
+            check(
+                &[(FAIRNESS_ID[0], &bytes), (ENDPOINT_SUBSET, &bytes)],
+                Some("a"),
+                Some("t1"),
+            );
+        }
+        check(
+            &[(FAIRNESS_ID[0], &[0]), (ENDPOINT_SUBSET, &[1])],
+            Some("a"),
+            Some("t1"),
+        );
+        check(&[(FAIRNESS_ID[0], "t\u{e9}\u{7f}".as_bytes())], Some("a"), Some("t1"));
+        check(&[(FAIRNESS_ID[0], "t\u{e9}".as_bytes())], Some("a"), Some("t\u{e9}"));
     }
 
     #[test]

@@ -49,7 +49,7 @@ static OBJECTIVE: Section = Section {
             "name",
             Kind::Text(&OBJECTIVE_NAME),
             Preset::Required,
-            "Unique. It stands in metrics.",
+            "Unique. Clients and filters name it; metrics name its priority, which several may share.",
         ),
         field(
             "priority",
