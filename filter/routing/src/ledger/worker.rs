@@ -194,6 +194,7 @@ impl LedgerView {
         self.learn(Lesson::Sent {
             pod: sent.pod,
             tokens: sent.context,
+            sent_at: now,
         });
         if let Some(adapter) = sent.adapter {
             self.learn(Lesson::Adapter {
@@ -275,7 +276,11 @@ impl LedgerView {
             sent_at: request.sent_at,
             outcome: Outcome::Unreachable,
         };
-        self.learn(Lesson::Sent { pod, tokens });
+        self.learn(Lesson::Sent {
+            pod,
+            tokens,
+            sent_at: request.sent_at,
+        });
         for pod in failed {
             self.learn(Lesson::End {
                 pod: *pod,
@@ -303,8 +308,7 @@ impl LedgerView {
             });
         }
         // What says nothing of the pod matters where it was to show whether it works.
-        let silent = matches!(outcome, Outcome::Refused | Outcome::NotFound | Outcome::Abandoned);
-        if !silent || self.seen.at(request.pod).avoided_until().is_some() {
+        if !outcome.is_silent() || self.seen.at(request.pod).avoided_until().is_some() {
             self.learn(Lesson::End {
                 pod: request.pod,
                 end,
