@@ -3,11 +3,11 @@
 use std::rc::Rc;
 
 use berth_filter_routing::admission;
-use berth_filter_routing::decision::{Action, Decision, Note, Reason};
+use berth_filter_routing::decision::{Action, Decision, Note};
 use berth_filter_routing::hold::Hold;
 use berth_filter_routing::ledger::Outcome;
 use berth_filter_routing::prefix::{Blocks, Hasher};
-use berth_filter_routing::request::{Api, Facts, ModelsQuestion, PassReason};
+use berth_filter_routing::request::{Api, Facts, ModelsQuestion};
 use berth_filter_routing::view::{Counts, Request, Steering, View};
 use berth_shared_state::config::{Affinity, BodyMode, Config, Host, Pool};
 use berth_shared_state::dialect::Dialect;
@@ -18,25 +18,14 @@ use berth_shared_state::reports::{self, Outbox};
 use berth_shared_state::store::{self, MemoryStore, SharedData};
 use berth_shared_state::units::UnixMillis;
 use berth_shared_state::unpolled::Unpolled;
-use berth_shared_state_glue::host::{self, HostStore, MetricKind};
+use berth_shared_state_glue::host::{self, HostStore};
 use berth_shared_state_glue::poller::{Part, PollerRoot, parse, seed};
 use berth_shared_state_glue::stats::Stats;
 use berth_shared_state_glue::vm::{self, Resume};
 use hashbrown::HashMap;
 
+use crate::known::{BODY_UNREADABLE, MODELS_ANSWERED, NO_BODY_HOLD, OBJECTIVES_UNKNOWN, known};
 use crate::stream::Stream;
-
-/// Why a request passes where the host does not deliver held bodies.
-pub const NO_BODY_HOLD: &str = "no-body-hold";
-
-/// Stat: bodies that the host announced and did not show.
-const BODY_UNREADABLE: &str = "berth.body_unreadable";
-
-/// Stat: questions for models that were answered here.
-const MODELS_ANSWERED: &str = "berth.models_answered";
-
-/// Stat: requests that named an objective that the config does not have.
-const OBJECTIVES_UNKNOWN: &str = "berth.objectives_unknown";
 
 /// One root context of the filter.
 pub struct Gateway {
@@ -492,54 +481,6 @@ fn seal(config: &Config, view: &mut View) {
                  or believed; does the plugin's configuration pass it to the VM?",
                 pool.name
             );
-        }
-    }
-}
-
-/// The stats that people watch, known before anything happens.
-fn known(config: &Config) -> Stats {
-    let mut stats = Stats::default();
-    let passes = PassReason::ALL.map(PassReason::as_str).into_iter();
-    for reason in passes.chain([NO_BODY_HOLD]) {
-        stats.define(MetricKind::Counter, &["berth.passed.", reason].concat());
-    }
-    stats.define(MetricKind::Counter, MODELS_ANSWERED);
-    stats.define(MetricKind::Counter, BODY_UNREADABLE);
-    stats.define(MetricKind::Gauge, "berth.no_body_hold");
-    stats.define(MetricKind::Histogram, "berth.decision_us");
-    for pool in &config.pools {
-        let counter = |stat: &str| names::pool_stat(&pool.name, stat);
-        stats.define(MetricKind::Counter, &counter("routed"));
-        stats.define(MetricKind::Counter, &counter(names::ELSEWHERE));
-        stats.define(MetricKind::Counter, &counter(names::MODEL_UNREAD));
-        stats.define(MetricKind::Histogram, &counter("table_age_ms"));
-        for reason in Reason::REPLIES {
-            stats.define(MetricKind::Counter, &counter(&["replied.", reason.as_str()].concat()));
-        }
-        for reason in Reason::PASSES {
-            stats.define(MetricKind::Counter, &counter(&["passed.", reason.as_str()].concat()));
-        }
-    }
-    if config.admission.is_on() {
-        know_bands(config, &mut stats);
-    }
-    stats
-}
-
-fn know_bands(config: &Config, stats: &mut Stats) {
-    stats.define(MetricKind::Counter, OBJECTIVES_UNKNOWN);
-    for pool in &config.pools {
-        for priority in admission::priorities(&config.admission) {
-            let stat = |what: &str| names::pool_stat(&pool.name, &[&admission::band(priority), what].concat());
-            stats.define(MetricKind::Counter, &stat(".refused"));
-            if config.admission.queue.is_some() {
-                stats.define(MetricKind::Counter, &stat(".held"));
-                stats.define(MetricKind::Gauge, &stat(".waiting"));
-                stats.define(MetricKind::Gauge, &stat(".waiting_tokens"));
-            }
-        }
-        if config.admission.queue.is_some() {
-            stats.define(MetricKind::Histogram, &names::pool_stat(&pool.name, "waited_ms"));
         }
     }
 }

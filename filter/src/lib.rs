@@ -4,7 +4,9 @@
 //! phases, `outcome` reads how it ended. They gather facts, ask the pure crates, and apply the answer.
 
 mod gateway;
+mod known;
 mod outcome;
+mod rename;
 mod stream;
 #[cfg(feature = "test-trap")]
 mod trap;

@@ -17,7 +17,6 @@ use berth_filter_routing::ledger::Outcome;
 use berth_filter_routing::prefix::{Blocks, Hasher};
 use berth_filter_routing::request::{Api, BodyReader, Facts, Head, HeadVerdict, PassReason, asks_for_models, classify};
 use berth_filter_routing::restore::{Format, Restorer};
-use berth_filter_routing::rewrite::patched;
 use berth_filter_routing::view::Steering;
 use berth_shared_state::dialect::Dialect;
 use berth_shared_state::names;
@@ -25,8 +24,9 @@ use berth_shared_state::pod::PodAddress;
 use berth_shared_state_glue::host::{self, Buffer, Map};
 use berth_shared_state_glue::vm::Action;
 
-use crate::gateway::{Gateway, NO_BODY_HOLD};
-use crate::outcome;
+use crate::gateway::Gateway;
+use crate::known::NO_BODY_HOLD;
+use crate::{outcome, rename};
 
 /// Bytes of an error body that are looked at, to tell a context-length error from a failing pod.
 const ERROR_BODY_BYTES: usize = 4096;
@@ -245,7 +245,7 @@ impl Stream {
             return self.pass(gateway, PassReason::BodyTooLarge.as_str());
         };
         if !matches!(decision.action, Chosen::Reply(_)) {
-            self.rewrite(gateway.dialect, facts, &decision.why);
+            self.renamed = rename::rewrite(gateway.dialect, facts, &decision.why);
         }
         if decision.action == Chosen::Hold {
             // For the log of one whose client leaves.
@@ -282,38 +282,6 @@ impl Stream {
             Chosen::Pass(_) | Chosen::Hold => self.phase = Phase::Passed,
         }
         Action::Continue
-    }
-
-    /// Puts the target of a rewrite into the body. Every other byte of it stays.
-    fn rewrite(&mut self, dialect: Dialect, facts: &Facts, why: &Why) {
-        let (Some(asked), Some(target), Some(at)) = (&why.asked, &why.model, facts.model_at) else {
-            return;
-        };
-        // What is replaced is all that is shown, or no more than the start.
-        let shown = host::buffer(Buffer::RequestBody, 0, dialect.whole(at.end)).unwrap_or_default();
-        let (start, rest) = shown.split_at_checked(at.end).unwrap_or_default();
-        let patched = patched(start, at, target).ok_or(host::NOT_FOUND);
-        let length = host::header(Map::Request, "content-length").unwrap_or_default();
-        let length = core::str::from_utf8(&length)
-            .ok()
-            .and_then(|length| length.parse::<usize>().ok());
-        let written = patched.and_then(|patched| {
-            // First the header: where it cannot be written, the body must stay.
-            set_length(length.map(|length| length.saturating_add(patched.len()).saturating_sub(at.end)))?;
-            let patched = [&patched, rest].concat();
-            host::replace_start(Buffer::RequestBody, dialect.whole(at.end), &patched).or_else(|error| {
-                set_length(length)?;
-                Err(error)
-            })
-        });
-        match written {
-            Ok(()) => {
-                // A packed answer could not be read.
-                let _ = host::remove_header(Map::Request, "accept-encoding");
-                self.renamed = Some((target.clone(), asked.clone()));
-            }
-            Err(error) => log::error!("a body could not be rewritten ({error}): the pod gets the client's name"),
-        }
     }
 
     fn route(&mut self, gateway: &mut Gateway, endpoints: &[PodAddress], why: &Why) {
@@ -492,12 +460,6 @@ impl Stream {
     pub fn let_go(&mut self) {
         self.phase = Phase::Passed;
     }
-}
-
-/// Declares another length, where one was declared.
-fn set_length(length: Option<usize>) -> host::HostResult<()> {
-    let Some(length) = length else { return Ok(()) };
-    host::set_header(Map::Request, "content-length", length.to_string().as_bytes())
 }
 
 /// Answers the client from here. Where that cannot be, the request goes on.

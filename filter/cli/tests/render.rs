@@ -197,7 +197,8 @@ fn clusters(document: &str, args: &[&str]) -> (serde_json::Value, Vec<serde_json
     let output = render_text(document, &[&["envoy"], args].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let whole: serde_json::Value = serde_yaml_ng::from_slice(&output.stdout).unwrap();
-    let clusters = whole["static_resources"]["clusters"].as_array().unwrap().clone();
+    let clusters = whole.pointer("/static_resources/clusters").unwrap();
+    let clusters = clusters.as_array().unwrap().clone();
     (whole, clusters)
 }
 

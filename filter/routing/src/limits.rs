@@ -85,7 +85,7 @@ pub const DRAWN_AT_RANDOM: usize = 32;
 /// Holders of the prompt among them: those of its longest part.
 pub const DRAWN_HOLDERS_MAX: usize = 16;
 /// Holders of the adapter among them.
-pub const DRAWN_ADAPTER_MAX: usize = 16;
+pub const DRAWN_ADAPTER_MAX: usize = 8;
 /// Homes of a popular beginning among them.
 pub const DRAWN_HOMES_MAX: usize = 4;
 /// Points of a ring that a key is hashed to ([`crate::decision`]): the paper's number for a peak of 1.05.

@@ -236,10 +236,7 @@ impl View {
             in_full: request.in_full,
         };
         let mut decision = decision::decide(&input, &mut self.rng);
-        decision.why.asked = asked.filter(|_| target.is_some()).map(str::to_owned);
-        if is_model_unread(request.facts, request.steering) {
-            decision.why.notes.push(Note::ModelUnread);
-        }
+        tell(&mut decision.why, request, target);
         decision.why.base = catalogue::base_of(pool, view.snapshot(), model).map(str::to_owned);
         if let Action::Route { endpoints, booking } = &decision.action {
             let written =
@@ -457,6 +454,14 @@ impl View {
             self.routed.pop_first();
         }
         self.routed.insert(request.id, routed);
+    }
+}
+
+/// What the client's own words were: another name than the `target` that took its place, or none that was read.
+fn tell(why: &mut Why, request: &Request<'_>, target: Option<&str>) {
+    why.asked = model_of(request).filter(|_| target.is_some()).map(str::to_owned);
+    if is_model_unread(request.facts, request.steering) {
+        why.notes.push(Note::ModelUnread);
     }
 }
 

@@ -54,22 +54,6 @@ impl Pages {
     pub fn answer(&self, answers: impl Fn(&Asked) -> (u16, String) + Send + 'static) {
         *self.answers.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(answers);
     }
-
-    /// A cluster that leads here, as a line of an Envoy configuration behind `  clusters:`.
-    pub fn cluster(&self, name: &str) -> String {
-        cluster(name, self.address)
-    }
-}
-
-/// A cluster of one host.
-pub fn cluster(name: &str, address: SocketAddr) -> String {
-    let at = format!(
-        "address: {{ socket_address: {{ address: 127.0.0.1, port_value: {} }} }}",
-        address.port()
-    );
-    format!(
-        "    - {{ name: {name}, type: STATIC, connect_timeout: 1s, load_assignment: {{ cluster_name: {name}, endpoints: [{{ lb_endpoints: [{{ endpoint: {{ {at} }} }}] }}] }} }}\n"
-    )
 }
 
 impl Drop for Pages {
