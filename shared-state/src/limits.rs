@@ -370,5 +370,7 @@ pub const QUEUE_BYTES_MAX: usize = 1 << 30;
 pub const QUEUE_WAIT: Millis = Millis(30_000);
 /// Shortest that may be configured: a few ticks.
 pub const QUEUE_WAIT_MIN: Millis = Millis(500);
-/// Longest that may be configured: below Envoy's `stream_idle_timeout` of five minutes, which would end it anyhow.
+/// Longest that may be configured: below five minutes, Envoy's `stream_idle_timeout` unless it is told another, which would
+/// end it anyhow. Where that is off, as in Istio, a route's `idle_timeout` must stand in for it: nothing else ends what
+/// waits in a VM that trapped.
 pub const QUEUE_WAIT_MAX: Millis = Millis(240_000);
