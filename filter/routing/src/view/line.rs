@@ -255,18 +255,19 @@ impl View {
         // Not by what was learned of sizes: that changes with time, and who waits longer would pay another price.
         let output = Tokens(pool.routing.expected_output_tokens.into());
         let ask = Ask::new(request.facts, ASCII_BYTES_PER_TOKEN, output);
+        let steering = request.steering.to_wait(&pool.name);
         let gone = queue.offer(Item {
             id: request.id,
             priority: class.priority,
             flow: class.flow,
             tokens: ask.prompt + ask.output,
-            bytes,
+            bytes: bytes + request.memory(&steering),
             since: now,
             wait: Millis(deadline(bounds.max_wait, request.steering.timeout, now).since(now).0),
             what: Held {
                 facts: request.facts.clone(),
                 prompt: request.prompt.clone(),
-                steering: request.steering.clone(),
+                steering,
                 target: way.target.map(str::to_owned),
                 class,
                 in_full: request.in_full,

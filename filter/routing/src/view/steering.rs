@@ -5,8 +5,10 @@ use berth_shared_state::names::{
     COOKIE_PREFIX, ENDPOINT_SUBSET, FAIRNESS_ID, MODEL_NAME, OBJECTIVE, REQUEST_TIMEOUT_MS, SESSION,
 };
 use berth_shared_state::units::Millis;
+use xxhash_rust::xxh64::xxh64;
 
-use crate::limits::COOKIES_MAX_BYTES;
+use super::TOO_LONG;
+use crate::limits::{COOKIES_MAX_BYTES, KEPT_MAX_BYTES};
 
 /// What trusted headers say. Nothing by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -83,6 +85,31 @@ impl Steering {
         self
     }
 
+    /// What deciding anew takes of it, in this pool: its class is known, and other pools' cookies say nothing here.
+    pub(super) fn to_wait(&self, pool: &str) -> Self {
+        let own = |cookie: &&str| {
+            let name = cookie.split_once('=').map(|(name, _)| name);
+            name.and_then(|name| name.strip_prefix(COOKIE_PREFIX)) == Some(pool)
+        };
+        let cookie = self.cookies.split(';').map(str::trim).find(own);
+        Self {
+            subset: self.subset.clone(),
+            model: self.model.clone(),
+            session: self.session.clone(),
+            pool: self.pool,
+            cookies: cookie.unwrap_or_default().to_owned(),
+            secure: self.secure,
+            ..Self::default()
+        }
+    }
+
+    /// Bytes of memory that it takes.
+    pub(super) fn memory(&self) -> usize {
+        let texts = [&self.subset, &self.model, &self.session, &self.objective, &self.flow];
+        let texts: usize = texts.into_iter().flatten().map(String::len).sum();
+        size_of::<Self>() + texts + self.cookies.len()
+    }
+
     fn take(&mut self, name: &str, value: &str) {
         let text = value.trim();
         // The first of a header and its alias counts.
@@ -97,13 +124,23 @@ impl Steering {
                 }
                 None => self.subset = Some(value.to_owned()),
             },
-            _ if first(&self.objective, OBJECTIVE) => self.objective = Some(text.to_owned()),
-            _ if first(&self.flow, FAIRNESS_ID) => self.flow = Some(text.to_owned()),
+            _ if first(&self.objective, OBJECTIVE) => self.objective = Some(named(text)),
+            _ if first(&self.flow, FAIRNESS_ID) => self.flow = Some(named(text)),
             REQUEST_TIMEOUT_MS => self.timeout = text.parse().ok().map(Millis).or(self.timeout),
-            SESSION if !text.is_empty() => self.session = Some(text.to_owned()),
+            SESSION if !text.is_empty() => self.session = Some(named(text)),
+            MODEL_NAME if text.len() > KEPT_MAX_BYTES => self.model = Some(TOO_LONG.to_owned()),
             MODEL_NAME if !text.is_empty() => self.model = Some(text.to_owned()),
             _ => {}
         }
+    }
+}
+
+/// A name of a sender's own choice. It only has to tell one from another, so a hash stands for a long one.
+fn named(text: &str) -> String {
+    if text.len() > KEPT_MAX_BYTES {
+        format!("{:016x}", xxh64(text.as_bytes(), 0))
+    } else {
+        text.to_owned()
     }
 }
 
@@ -226,6 +263,59 @@ mod tests {
         );
         check(&[(FAIRNESS_ID[0], "t\u{e9}\u{7f}".as_bytes())], Some("a"), Some("t1"));
         check(&[(FAIRNESS_ID[0], "t\u{e9}".as_bytes())], Some("a"), Some("t\u{e9}"));
+    }
+
+    #[test]
+    fn a_name_is_bounded_and_long_ones_are_still_told_apart() {
+        let trust = Trust {
+            headers: [SESSION, FAIRNESS_ID[0], OBJECTIVE[0], MODEL_NAME]
+                .map(str::to_owned)
+                .into(),
+            filters: Vec::new(),
+        };
+        let read = |value: &str| {
+            let headers = trust.headers.iter().map(|name| (name.as_str(), value.as_bytes()));
+            Steering::from_headers(&trust, headers)
+        };
+        let names = |steering: Steering| [steering.session, steering.flow, steering.objective].map(Option::unwrap);
+        let longest = "x".repeat(KEPT_MAX_BYTES);
+        let one = read(&longest);
+        assert_eq!(one.model.as_ref(), Some(&longest));
+        assert!(names(one).iter().all(|name| *name == longest));
+        let (one, other) = (read(&(longest.clone() + "a")), read(&(longest + "b")));
+        assert_eq!(
+            (one.model.as_deref(), other.model.as_deref()),
+            (Some(TOO_LONG), Some(TOO_LONG))
+        );
+        assert!(one.memory() < size_of::<Steering>() + 4 * KEPT_MAX_BYTES);
+        for (one, other) in names(one).iter().zip(names(other)) {
+            assert!(*one != other && one.len() == 16, "{one}");
+        }
+    }
+
+    #[test]
+    fn what_waits_keeps_what_decides_anew_and_no_more() {
+        let steering = Steering {
+            subset: Some("10.0.0.1:80".to_owned()),
+            model: Some("m".to_owned()),
+            session: Some("s".to_owned()),
+            objective: Some("chat".to_owned()),
+            flow: Some("t".to_owned()),
+            timeout: Some(Millis(5)),
+            pool: Some(1),
+            cookies: "berth-ab=1;berth-a=2;berth-b=3;".to_owned(),
+            secure: true,
+        };
+        let kept = Steering {
+            objective: None,
+            flow: None,
+            timeout: None,
+            cookies: "berth-a=2".to_owned(),
+            ..steering.clone()
+        };
+        assert_eq!(steering.to_wait("a"), kept);
+        assert_eq!(kept.memory(), size_of::<Steering>() + 11 + 1 + 1 + 9);
+        assert_eq!(steering.to_wait("c").cookies, "");
     }
 
     #[test]
