@@ -113,13 +113,16 @@ fn documented() -> Result<Vec<(String, String)>> {
 
 #[tokio::test]
 async fn the_stats_of_the_readme_are_there_from_the_start() -> Result<()> {
-    let rig = Setup::new("stats", pods(2)).start().await?;
+    let rig = Setup::new("stats", pods(2))
+        .config(json!({"admission": {"queue": {"enabled": true}}}))
+        .start()
+        .await?;
     routed(&rig.client(), &chat("llama", "stats", 2, 1)).await?;
     let page = Client::new(rig.envoy.admin).get("/stats/prometheus").await?.text();
     let stats = documented()?;
     ensure!(stats.len() >= 13, "{stats:?}");
     for (name, kind) in stats {
-        let prometheus = name.replace(['.', '-'], "_");
+        let prometheus = name.replace("<priority>", "0").replace(['.', '-'], "_");
         let (start, exact) = match prometheus.split_once("<reason>") {
             Some((start, _)) => (start.to_owned(), false),
             None => (prometheus, true),

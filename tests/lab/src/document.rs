@@ -98,7 +98,7 @@ impl Document<'_> {
 const OVERLOAD: &str = "Berth with its admission (docs/configuration.md) against Berth without, first seed: four pods that can do about 45 \
 such requests a second. Counted are requests that came between the 10th and the 50th second, and tokens of prompts and answers whose \
 first token came then; TTFT is of those that had one, with their time in the queue. Priorities: 65 requests a second, a fifth of them \
-`chat` (priority 10), the others `batch` (-10, with a patience of 500 ms). Tenants: 30 requests a second of one, 300 of the other.\n";
+`chat` (priority 10), the others `batch` (-10, with a patience of 500 ms); with long answers the pods lack memory, not time. Tenants: 30 requests a second of one, 300 of the other.\n";
 
 const ABLATION: &str = "Berth without a term, relative to Berth: mean / p99 time to first token, geometric mean over a family's \
 scenarios, first seed. Below 1 the term does harm there; noise is about 0.03.\n\n";

@@ -3,7 +3,8 @@
 //!
 //! Four pods that can do about 45 such requests a second. *Priorities*: 65 a second come, a fifth of them with the
 //! objective `chat`, the others `batch`, whose patience is short: what they leave to the pods' own queues is what `chat`
-//! finds there. *Tenants*: 30 a second of one and 300 of another, so that each could fill
+//! finds there. *Long answers*: the same where the KV caches are small, which have room for about 20 such requests a second.
+//! *Tenants*: 30 a second of one and 300 of another, so that each could fill
 //! more than its half.
 
 use crate::arm::Arm;
@@ -58,6 +59,27 @@ impl Setting {
     }
 }
 
+/// What fills the pods.
+#[derive(Debug, Clone)]
+struct Load {
+    prompt: core::ops::Range<u32>,
+    output: f64,
+    blocks: u32,
+}
+
+/// Prompts: the pods' time to read them.
+const PROMPTS: Load = Load {
+    prompt: 300..3_000,
+    output: 180.0,
+    blocks: 25_000,
+};
+/// Long answers: the pods' KV caches, of 35,000 tokens.
+const ANSWERS: Load = Load {
+    prompt: 200..800,
+    output: 500.0,
+    blocks: 2_200,
+};
+
 /// What a class of requests got, of those that came while the overload lasted.
 #[derive(Debug, Clone, Default)]
 pub struct Class {
@@ -102,12 +124,12 @@ impl Class {
     }
 }
 
-fn jobs(rate: f64, seed: u64, class: impl Fn(f64, &mut Job)) -> Vec<Job> {
+fn jobs(load: &Load, rate: f64, seed: u64, class: impl Fn(f64, &mut Job)) -> Vec<Job> {
     let plain = Plain {
         count: (rate * ENDS as f64 / 1e6) as usize,
         rate,
-        prompt: 300..3_000,
-        output: 180.0,
+        prompt: load.prompt.clone(),
+        output: load.output,
         bursts: None,
         long: None,
         impatient: None,
@@ -118,8 +140,12 @@ fn jobs(rate: f64, seed: u64, class: impl Fn(f64, &mut Job)) -> Vec<Job> {
     finish(jobs, seed)
 }
 
-fn run(setting: Setting, jobs: &[Job], seed: u64) -> Vec<Record> {
-    let pods = vec![EngineConfig::h100(); 4];
+fn run(load: &Load, setting: Setting, jobs: &[Job], seed: u64) -> Vec<Record> {
+    let pod = EngineConfig {
+        num_gpu_blocks: load.blocks,
+        ..EngineConfig::h100()
+    };
+    let pods = vec![pod; 4];
     let clients = Clients::Plain(Plain {
         count: 0,
         rate: 1.0,
@@ -150,25 +176,39 @@ fn classes(jobs: &[Job], records: &[Record], is_first: impl Fn(&Job) -> bool) ->
     classes
 }
 
+fn by_objective(load: &Load, setting: Setting, seed: u64) -> [Class; 2] {
+    let jobs = jobs(load, 65.0, seed, |lot, job| {
+        job.objective = Some(if lot < 0.2 { "chat" } else { "batch" });
+    });
+    classes(&jobs, &run(load, setting, &jobs, seed), |job| {
+        job.objective == Some("chat")
+    })
+}
+
 /// What `chat` and `batch` get.
 #[must_use]
 pub fn priorities(setting: Setting, seed: u64) -> [Class; 2] {
-    let jobs = jobs(65.0, seed, |lot, job| {
-        job.objective = Some(if lot < 0.2 { "chat" } else { "batch" });
-    });
-    classes(&jobs, &run(setting, &jobs, seed), |job| job.objective == Some("chat"))
+    by_objective(&PROMPTS, setting, seed)
+}
+
+/// The same where it is not time that the pods lack, but memory.
+#[must_use]
+pub fn long_answers(setting: Setting, seed: u64) -> [Class; 2] {
+    by_objective(&ANSWERS, setting, seed)
 }
 
 /// What the small tenant and the large one get.
 #[must_use]
 pub fn tenants(setting: Setting, seed: u64) -> [Class; 2] {
-    let jobs = jobs(330.0, seed, |lot, job| {
+    let jobs = jobs(&PROMPTS, 330.0, seed, |lot, job| {
         job.tenant = Some(if lot < 1.0 / 11.0 { "small" } else { "large" });
     });
-    classes(&jobs, &run(setting, &jobs, seed), |job| job.tenant == Some("small"))
+    classes(&jobs, &run(&PROMPTS, setting, &jobs, seed), |job| {
+        job.tenant == Some("small")
+    })
 }
 
-/// Both, as tables.
+/// All, as tables.
 #[must_use]
 pub fn tables(seed: u64) -> String {
     let mut text = String::new();
@@ -178,6 +218,12 @@ pub fn tables(seed: u64) -> String {
             ["chat", "batch"],
             priorities as fn(Setting, u64) -> [Class; 2],
             &Setting::ALL[..],
+        ),
+        (
+            "Priorities, long answers",
+            ["chat", "batch"],
+            long_answers,
+            &Setting::ALL,
         ),
         ("Tenants", ["small", "large"], tenants, &[Setting::Off, Setting::Queue]),
     ] {

@@ -1,6 +1,6 @@
 //! What admission promises, with margins: the numbers themselves are in docs/lab.md.
 
-use berth_tests_lab::overload::{Class, Setting, priorities, tenants};
+use berth_tests_lab::overload::{Class, Setting, long_answers, priorities, tenants};
 
 const SEED: u64 = 11;
 
@@ -28,6 +28,29 @@ fn the_high_priority_keeps_its_first_token_and_the_pods_their_work() {
     let part = |class: &Class| class.answered as f64 / class.count as f64;
     assert!(part(&shed[1]) > 0.5 && part(&shed[1]) < 0.95, "{}", part(&shed[1]));
     assert!(part(&queue[1]) > 0.95, "who waits is answered when the others are gone");
+}
+
+#[test]
+fn where_memory_is_what_lacks_the_high_priority_is_served_well_and_nothing_stays_idle() {
+    let off = long_answers(Setting::Off, SEED);
+    for setting in [Setting::Shed, Setting::Queue] {
+        let classes = long_answers(setting, SEED);
+        let [chat, _] = &classes;
+        assert_eq!(chat.answered, chat.count, "{}", setting.name());
+        assert!(
+            chat.mean() < off[0].mean() / 10.0,
+            "{}: {}",
+            setting.name(),
+            chat.mean()
+        );
+        assert!(
+            chat.good as f64 > 0.75 * chat.count as f64,
+            "{}: {}",
+            setting.name(),
+            chat.good
+        );
+        assert!(tokens(&classes) > 0.95 * tokens(&off), "{}", setting.name());
+    }
 }
 
 #[test]
