@@ -251,7 +251,7 @@ impl Stream {
     }
 
     fn decide(&mut self, gateway: &mut Gateway, facts: &Facts, prompt: &Blocks, body: Option<usize>) -> Action {
-        let Some(decision) = gateway.decide(self.id, facts, prompt, &self.steering, body) else {
+        let Some(decision) = gateway.decide(self.id, facts, prompt, &core::mem::take(&mut self.steering), body) else {
             return self.pass(gateway, PassReason::BodyTooLarge.as_str());
         };
         if !matches!(decision.action, Chosen::Reply(_)) {

@@ -71,8 +71,8 @@ pub const PREFIX_BEGINNINGS: usize = 256;
 /// Requests after which their counts are halved: some four times as many as there are counts, so that a share is
 /// more than noise.
 pub const PREFIX_BEGINNINGS_WINDOW: u32 = 1024;
-/// Bytes of the value of a session's cookie: three numbers in hex and two dots.
-pub const COOKIE_VALUE_MAX_BYTES: usize = 3 * 16 + 2;
+/// Bytes of the value of a session's cookie: four numbers in hex and three dots.
+pub const COOKIE_VALUE_MAX_BYTES: usize = 4 * 16 + 3;
 /// Bytes of `cookie` headers that are kept of a request, those of Berth alone: a cookie for each of a full config's
 /// pools.
 pub const COOKIES_MAX_BYTES: usize = 8 << 10;

@@ -70,6 +70,15 @@ pub struct Request<'a> {
     pub in_full: bool,
 }
 
+impl Request<'_> {
+    /// Bytes of this VM's memory that it takes while it waits, with this of its steering.
+    fn memory(&self, steering: &Steering) -> usize {
+        let facts = [&self.facts.model, &self.facts.cache_salt, &self.facts.user];
+        let texts: usize = facts.into_iter().flatten().map(String::len).sum();
+        size_of::<Facts>() + texts + size_of::<Blocks>() + self.prompt.bytes() + steering.memory()
+    }
+}
+
 /// A routed request in flight.
 #[derive(Debug)]
 struct Routed {
@@ -449,6 +458,7 @@ impl View {
             context: booking.context,
             predicted: booking.predicted,
             streams: request.facts.stream,
+            teaches: !booking.claims,
         };
         self.counts.ledger(view.ledger.sent(store, &sent, now));
         view.sent_adapter(booking.adapter, *first);

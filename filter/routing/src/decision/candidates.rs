@@ -52,9 +52,12 @@ pub struct Candidate<'a> {
     pub stage: Stage,
     pub can: Can,
     pub tier: Tier,
+    /// What it takes, and its price.
     pub need: Need,
     pub terms: Terms,
     pub cost: f64,
+    /// What it takes, and its prefill, if what only the client claims is not so.
+    pub surely: (Need, f64),
     /// Proxies agree on it for prompts that begin like this one.
     pub is_home: bool,
     /// Its failure domain, where retries stay apart.
@@ -65,8 +68,16 @@ impl Candidate<'_> {
     /// Prompt tokens that it was sent before, and not only believed to have.
     fn known_cached(&self) -> Tokens {
         self.need.cached.min(Tokens(
-            (self.need.prompt.0 as f64 * self.pod.cached_at_an_engine()) as u64,
+            (self.need.prompt.0 as f64 * self.pod.at_an_engine(self.pod.cached.max(self.pod.claimed))) as u64,
         ))
+    }
+
+    /// The terms, if what only the client claims is not so.
+    fn sure_terms(&self) -> Terms {
+        Terms {
+            prefill: self.surely.1,
+            ..self.terms
+        }
     }
 }
 
@@ -126,6 +137,7 @@ impl<'a> Candidates<'a> {
                     need: Need::default(),
                     terms: Terms::default(),
                     cost: 0.0,
+                    surely: (Need::default(), 0.0),
                     is_home: false,
                     domain: None,
                 }),
@@ -265,8 +277,15 @@ impl<'a> Candidates<'a> {
         let agreed = Agreed::new(self.input, &self.fleet, &self.list, name.filter(|_| cold));
         for one in &mut self.list {
             one.is_home = one.tier < Tier::Registered && agreed.is_home(one.pod.row);
-            one.need = self.input.ask.need(agreed.cached(one));
+            let cached = agreed.cached(one);
+            one.need = self.input.ask.need(cached);
             one.terms = agreed.terms(self.input, one, name, &question);
+            one.surely = (one.need, one.terms.prefill);
+            let claimed = one.pod.at_an_engine(one.pod.claimed);
+            if claimed > cached {
+                one.need = self.input.ask.need(claimed);
+                one.terms = agreed.terms(self.input, one, name, &question);
+            }
             one.cost = one.terms.total();
         }
         self.even_out();
@@ -295,8 +314,8 @@ impl<'a> Candidates<'a> {
             let room = cost::room(
                 one.pod,
                 one.stage,
-                &one.need,
-                &one.terms,
+                &one.surely.0,
+                &one.sure_terms(),
                 fleet,
                 patience,
                 self.input.now,
@@ -374,11 +393,13 @@ impl<'a> Candidates<'a> {
 
 impl super::Ask<'_> {
     fn booking(&self, pod: &Candidate<'_>, name: Option<Name<'_>>) -> Booking {
+        let need = pod.surely.0;
         Booking {
-            work: pod.need.uncached(),
-            context: pod.need.takes(),
-            predicted: Millis(pod.terms.first_token() as u64),
+            work: need.uncached(),
+            context: need.takes(),
+            predicted: Millis(pod.sure_terms().first_token() as u64),
             adapter: name.filter(|_| pod.tier != Tier::Base).map(|name| name.key()),
+            claims: pod.need != need,
         }
     }
 }

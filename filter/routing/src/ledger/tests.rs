@@ -26,6 +26,7 @@ fn stream(id: u64, pod: PodKey) -> Sent {
         context: Tokens(1500),
         predicted: Millis(100),
         streams: true,
+        teaches: true,
     }
 }
 
@@ -902,3 +903,42 @@ fn the_bytes_are_pinned() {
 
 #[cfg(not(target_arch = "wasm32"))]
 mod properties;
+
+/// Sends another request at 3,500 where B may be tried from 3,100 on, since one failed there at 100.
+fn opened(store: &dyn SharedData, pod: PodKey) -> LedgerView {
+    let mut view = LedgerView::new("p", 1);
+    view.sent(store, &whole(1, B), at(0));
+    view.ended(store, 1, Outcome::Unreachable, at(100));
+    view.sent(store, &whole(2, pod), at(3_500));
+    view
+}
+
+#[test]
+fn a_probe_that_was_moved_there_and_says_nothing_lets_another_one_try() {
+    for outcome in [Outcome::Refused, Outcome::NotFound, Outcome::Abandoned] {
+        let store = MemoryStore::default();
+        let mut view = opened(&store, A);
+        view.sent(&store, &whole(3, A), at(50));
+        for (id, tried_until) in [(2, 13_500), (3, 10_050)] {
+            view.moved(&store, id, &[], B, at(4_000));
+            assert_eq!(ledger_in(&store).at(B).avoided_until(), Some(at(tried_until)));
+            view.ended(&store, id, outcome, at(4_100));
+            assert_eq!(ledger_in(&store).at(B).avoided_until(), Some(at(3_100)), "{id}");
+        }
+    }
+}
+
+#[test]
+fn a_probe_that_was_written_late_and_says_nothing_lets_another_one_try() {
+    let store = Flaky::default();
+    let mut view = opened(&store, A);
+    store.lose.set(100);
+    assert_eq!(view.sent(&store, &whole(3, B), at(3_600)), Synced::LostRace);
+    store.lose.set(0);
+    // What it lost the race to.
+    LedgerView::new("p", 2).sent(&store, &whole(1, A), at(3_650));
+    view.sent(&store, &whole(4, A), at(3_700));
+    assert_eq!(ledger_in(&store).at(B).avoided_until(), Some(at(13_600)));
+    view.ended(&store, 3, Outcome::Abandoned, at(3_800));
+    assert_eq!(ledger_in(&store).at(B).avoided_until(), Some(at(3_100)));
+}

@@ -38,6 +38,8 @@ pub struct Sent {
     pub predicted: Millis,
     /// Asked for a stream: its first token will show.
     pub streams: bool,
+    /// What its pod has to read first is known, so that it teaches the pod's rate.
+    pub teaches: bool,
 }
 
 /// What the table says of a pod, as far as the ledger needs it.
@@ -186,7 +188,7 @@ impl LedgerView {
             context: sent.context,
             predicted: sent.predicted,
             streams: sent.streams,
-            teaches: sent.streams,
+            teaches: sent.streams && sent.teaches,
             answered_at: None,
             adapter: sent.adapter,
         };
@@ -194,6 +196,7 @@ impl LedgerView {
         self.learn(Lesson::Sent {
             pod: sent.pod,
             tokens: sent.context,
+            sent_at: now,
         });
         if let Some(adapter) = sent.adapter {
             self.learn(Lesson::Adapter {
@@ -275,7 +278,11 @@ impl LedgerView {
             sent_at: request.sent_at,
             outcome: Outcome::Unreachable,
         };
-        self.learn(Lesson::Sent { pod, tokens });
+        self.learn(Lesson::Sent {
+            pod,
+            tokens,
+            sent_at: request.sent_at,
+        });
         for pod in failed {
             self.learn(Lesson::End {
                 pod: *pod,
@@ -303,8 +310,7 @@ impl LedgerView {
             });
         }
         // What says nothing of the pod matters where it was to show whether it works.
-        let silent = matches!(outcome, Outcome::Refused | Outcome::NotFound | Outcome::Abandoned);
-        if !silent || self.seen.at(request.pod).avoided_until().is_some() {
+        if !outcome.is_silent() || self.seen.at(request.pod).avoided_until().is_some() {
             self.learn(Lesson::End {
                 pod: request.pod,
                 end,

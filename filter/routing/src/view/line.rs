@@ -312,12 +312,13 @@ impl View {
         // Not by what was learned of sizes: that changes with time, and who waits longer would pay another price.
         let output = Tokens(pool.routing.expected_output_tokens.into());
         let ask = Ask::new(request.facts, ASCII_BYTES_PER_TOKEN, output);
+        let steering = request.steering.to_wait(&pool.name);
         let gone = queue.offer(Item {
             id: request.id,
             priority: class.priority,
             flow: class.flow,
             tokens: ask.prompt + ask.output,
-            bytes,
+            bytes: bytes + request.memory(&steering),
             since: now,
             wait: request
                 .steering
@@ -326,7 +327,7 @@ impl View {
             what: Queued {
                 facts: request.facts.clone(),
                 prompt: request.prompt.clone(),
-                steering: request.steering.clone(),
+                steering,
                 target: way.target.map(str::to_owned),
                 class,
                 in_full: request.in_full,

@@ -112,6 +112,24 @@ fn what_is_sheddable_is_sent_away_while_the_pool_is_full_and_nobody_else_is() {
     assert!(!view.anybody_waits());
 }
 
+/// The queue of one pool and worker is bounded in bytes, and what the VM keeps of a request is some of them.
+#[test]
+fn what_is_kept_beside_a_body_counts_as_bytes() {
+    let store = MemoryStore::default();
+    let mut view = full(&admission(r#""enabled": true, "max_bytes": "1MiB""#), &store);
+    let pods = "10.0.0.1:80,".repeat(8_000);
+    let long = Steering {
+        subset: Some(pods),
+        ..Steering::default()
+    };
+    // 96,000 bytes and a KB each: ten of them fit 1,048,576.
+    for id in 101..=110 {
+        assert_eq!(ask(&mut view, &store, id, &long, 20).action, Action::Hold, "{id}");
+    }
+    let last = ask(&mut view, &store, 111, &long, 20);
+    assert_eq!(refused(&last).1, "queue-full");
+}
+
 #[test]
 fn the_time_to_ask_again_is_what_the_pods_need_to_drain() {
     let store = MemoryStore::default();
