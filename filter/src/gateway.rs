@@ -374,6 +374,11 @@ impl Gateway {
         }
     }
 
+    /// Whether this is a pod of the pool that the request was routed to.
+    pub fn knows(&self, id: u32, pod: PodAddress) -> bool {
+        self.view.knows(id.into(), pod)
+    }
+
     fn count_elsewhere(&mut self, id: u32) {
         let stat = self.pool(id).map(|pool| names::pool_stat(&pool.name, names::ELSEWHERE));
         if let Some(stat) = stat {

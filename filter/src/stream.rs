@@ -389,6 +389,10 @@ impl Stream {
             return self.first;
         }
         let pod = outcome::serving_pod(dialect)?;
+        if dialect == Dialect::WasmX && !gateway.knows(self.id, pod) {
+            // Kong, not named in the config: its second hop.
+            return self.first;
+        }
         gateway.served(self.id, pod, || outcome::attempts(dialect));
         Some(pod)
     }

@@ -544,7 +544,10 @@ impl Config {
         self.admission.queue = None;
         self.trust.filters.clear();
         self.body.mode = BodyMode::Hold;
-        if host != Host::Apisix {
+        if host == Host::Apisix {
+            // There a filter cannot write bodies: the pod would get the name that the rule took away.
+            self.rewrites.clear();
+        } else {
             // Megabytes of pages would push the table out of a small zone of shared memory.
             self.pools
                 .iter_mut()

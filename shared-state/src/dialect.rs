@@ -16,7 +16,8 @@ use crate::pod::PodAddress;
 
 /// Proxy-Wasm status: done.
 const OK: u32 = 0;
-/// Proxy-Wasm status: the host failed. WasmX says so of a variable that is read outside of a request.
+/// Proxy-Wasm status: the host failed. WasmX says so of a variable that is read outside of a request; Envoy of every call
+/// that its capability restrictions leave out.
 const INTERNAL_FAILURE: u32 = 10;
 /// Proxy-Wasm status: the host has no such call. APISIX says so of the clock.
 const UNIMPLEMENTED: u32 = 12;
@@ -33,13 +34,15 @@ pub enum Dialect {
     Apisix,
 }
 
-/// What a host answered while a root was configured, as Proxy-Wasm statuses. Both calls are harmless everywhere.
+/// What a host answered while a root was configured, as Proxy-Wasm statuses. All calls are harmless everywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
     /// Of the clock.
     pub clock: u32,
     /// Of the property `ngx.pid`.
     pub variable: u32,
+    /// Of a property that no host has, and whose name is no variable's: WasmX finds none, in a request or outside of it.
+    pub absent: u32,
 }
 
 impl Dialect {
@@ -54,6 +57,12 @@ impl Dialect {
                 Probe {
                     clock: UNIMPLEMENTED, ..
                 } => Self::Apisix,
+                // No property may be read at all: that tells nothing of nginx.
+                Probe {
+                    variable: INTERNAL_FAILURE,
+                    absent: INTERNAL_FAILURE,
+                    ..
+                } => Self::Envoy,
                 Probe {
                     variable: OK | INTERNAL_FAILURE,
                     ..
@@ -166,19 +175,28 @@ mod tests {
     #[test]
     fn the_config_says_which_proxy_it_is_and_else_its_answers_do() {
         #[track_caller]
-        fn check(host: Host, clock: u32, variable: u32, dialect: Dialect) {
-            assert_eq!(Dialect::of(host, || Probe { clock, variable }), dialect);
+        fn check(host: Host, clock: u32, variable: u32, absent: u32, dialect: Dialect) {
+            let probe = Probe {
+                clock,
+                variable,
+                absent,
+            };
+            assert_eq!(Dialect::of(host, || probe), dialect);
         }
-        check(Host::Auto, OK, 1, Dialect::Envoy);
-        check(Host::Auto, OK, INTERNAL_FAILURE, Dialect::WasmX);
-        check(Host::Auto, OK, OK, Dialect::WasmX);
-        check(Host::Auto, UNIMPLEMENTED, 2, Dialect::Apisix);
-        check(Host::Auto, 7, 7, Dialect::Envoy);
+        check(Host::Auto, OK, 1, 1, Dialect::Envoy);
+        check(Host::Auto, OK, INTERNAL_FAILURE, 1, Dialect::WasmX);
+        check(Host::Auto, OK, OK, 1, Dialect::WasmX);
+        check(Host::Auto, UNIMPLEMENTED, 2, 2, Dialect::Apisix);
+        check(Host::Auto, 7, 7, 7, Dialect::Envoy);
+        // Envoy with capability restrictions: no property may be read, nor perhaps the clock.
+        for clock in [OK, INTERNAL_FAILURE] {
+            check(Host::Auto, clock, INTERNAL_FAILURE, INTERNAL_FAILURE, Dialect::Envoy);
+        }
         for host in [Host::Nginx, Host::Kong] {
-            check(host, UNIMPLEMENTED, 1, Dialect::WasmX);
+            check(host, UNIMPLEMENTED, 1, 1, Dialect::WasmX);
         }
-        check(Host::Envoy, UNIMPLEMENTED, OK, Dialect::Envoy);
-        check(Host::Apisix, OK, 1, Dialect::Apisix);
+        check(Host::Envoy, UNIMPLEMENTED, OK, 1, Dialect::Envoy);
+        check(Host::Apisix, OK, 1, 1, Dialect::Apisix);
     }
 
     #[test]

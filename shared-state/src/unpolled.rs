@@ -78,12 +78,13 @@ impl Unpolled {
         }
     }
 
-    /// Writes the table, if anything is new, or the last one is as old as a page may be.
+    /// Writes the table, if anything is new, or the last one is as old as a page may be. None of a pool whose pods the
+    /// config does not name: it would say that there are no pods, and every request would be refused instead of passed.
     ///
     /// # Errors
     /// When the store refuses.
     pub fn publish(&mut self, store: &dyn SharedData, now: UnixMillis) -> Result<(), StoreError> {
-        if self.written.is_some_and(|at| now.since(at) < self.interval) {
+        if self.pods.is_empty() || self.written.is_some_and(|at| now.since(at) < self.interval) {
             return Ok(());
         }
         self.written = Some(now);
@@ -199,6 +200,22 @@ mod tests {
         for (at, seq) in [(start, 1), (before, 1), (start + interval, 2)] {
             unpolled.publish(&store, at).unwrap();
             assert_eq!(read(&store, &key).seq, seq);
+        }
+    }
+
+    #[test]
+    fn of_pods_that_the_config_does_not_name_there_is_no_table() {
+        for discovery in [
+            r#"{"json": {"cluster": "c", "path": "/pods"}}"#,
+            r#"{"kubernetes": {"cluster": "c", "namespace": "n", "service": "s", "authority": "a"}}"#,
+            r#"{"envoy_admin": {"cluster": "c"}}"#,
+        ] {
+            let document = format!(r#"{{"pools": [{{"name": "p", "discovery": {discovery}}}]}}"#);
+            let config = Config::parse(document.as_bytes()).unwrap();
+            let (store, key) = (MemoryStore::default(), Keys::of(&config.pools[0]).table);
+            let mut unpolled = Unpolled::new(&config.pools[0], config.epoch);
+            unpolled.publish(&store, UnixMillis(5)).unwrap();
+            assert!(store.get(&key).unwrap().is_none(), "{discovery}");
         }
     }
 

@@ -2,12 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use berth_shared_state::config::{Config, Host};
+use berth_shared_state::names;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -220,6 +222,82 @@ fn the_config_arrives_whole_in_every_file_of_the_nginx_family() {
     assert_eq!(targets.iter().map(|target| &target["target"]).collect::<Vec<_>>(), pods);
     let nodes = apisix["routes"][0]["upstream"]["nodes"].as_object().unwrap();
     assert_eq!(nodes.keys().collect::<Vec<_>>(), pods);
+}
+
+/// A variable of nginx for a header is also what a client sent with underscores, which nobody removes.
+#[test]
+fn no_function_reads_the_choice_from_a_header_that_a_client_can_imitate() {
+    let folders = [
+        "filter/cli/src/render",
+        "kong-apisix/nginx-wasmx",
+        "kong-apisix/kong",
+        "kong-apisix/apisix",
+    ];
+    let entries = folders
+        .iter()
+        .flat_map(|folder| fs::read_dir(root().join(folder)).unwrap());
+    let files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    let code = |file: &&PathBuf| {
+        file.extension()
+            .is_some_and(|kind| ["conf", "yaml"].iter().any(|known| kind == *known))
+    };
+    let (mut exact, mut seen) = (0, 0);
+    for file in files.iter().filter(code) {
+        let text = fs::read_to_string(file).unwrap();
+        let code: Vec<&str> = text
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("--"))
+            .collect();
+        let code = code.join("\n");
+        for imitable in ["http_x_", "http_@", "get_header("] {
+            assert!(!code.contains(imitable), "{}: {imitable}", file.display());
+        }
+        exact += code.matches("ngx.req.get_headers(0)[\"").count();
+        seen += code.matches("if type(list) ~= \"string\" then").count();
+    }
+    assert_eq!((exact, seen), (4, 4), "Kong's and APISIX's, as templates and rendered");
+}
+
+/// The functions keep the brackets, as the balancers of both want it, and so does the fallback.
+#[test]
+fn pods_by_ipv6_are_dialled_in_kong_and_apisix() {
+    let document = r#"{"pools": [{"name": "p", "discovery": {"static": ["[fd00::1]:8000"]}}]}"#;
+    for (host, group) in [
+        ("kong", "      - target: \"[fd00::1]:8000\"\n"),
+        ("apisix", "        \"[fd00::1]:8000\": 1\n"),
+    ] {
+        let output = render_text(document, &[host]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let rendered = String::from_utf8(output.stdout).unwrap();
+        assert!(
+            rendered.contains(r#"list:match("^(%[?[%x:%.]+%]?):(%d+)")"#),
+            "{rendered}"
+        );
+        assert!(rendered.contains(group), "{rendered}");
+    }
+}
+
+/// After a trap APISIX passes requests as they came, and the function behind the filter still reads the header.
+#[test]
+fn apisix_strips_what_steers_before_the_filter() {
+    #[track_caller]
+    fn check(trust: &str, kept: &[&str]) {
+        let document = format!(
+            r#"{{"pools": [{{"name": "p", "discovery": {{"static": ["10.0.0.1:8000"]}}}}], "trust": {{"headers": [{trust}]}}}}"#
+        );
+        let output = render_text(&document, &["apisix"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let whole: serde_json::Value = serde_yaml_ng::from_slice(&output.stdout).unwrap();
+        let removed = whole["routes"][0]["plugins"]["proxy-rewrite"]["headers"]["remove"].as_array();
+        let removed: BTreeSet<&str> = removed.unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+        let expected = names::STRIPPED
+            .into_iter()
+            .filter(|name| !kept.contains(name))
+            .collect();
+        assert_eq!(removed, expected);
+    }
+    check("", &[]);
+    check(&format!("{:?}", names::SESSION), &[names::SESSION]);
 }
 
 /// The clusters of what is rendered for Envoy, by name.

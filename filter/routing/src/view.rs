@@ -150,6 +150,14 @@ impl View {
             .is_none_or(|routed| routed.endpoints.first() == Some(&serving))
     }
 
+    /// Whether this pod is in the table of the pool that the request was routed to.
+    #[must_use]
+    pub fn knows(&self, id: u64, pod: PodAddress) -> bool {
+        let pool = self.pool_of(id).and_then(|index| self.pools.get(index));
+        pool.and_then(PoolView::snapshot)
+            .is_some_and(|snapshot| snapshot.pod(pod).is_some())
+    }
+
     /// The pool, by its place in the config, to which a request in flight was routed.
     #[must_use]
     pub fn pool_of(&self, id: u64) -> Option<usize> {

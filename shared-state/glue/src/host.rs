@@ -123,6 +123,7 @@ pub fn probe() -> Probe {
     Probe {
         clock: status(own_clock().map(drop)),
         variable: status(property(&["ngx", "pid"]).map(drop)),
+        absent: status(property(&["berth"]).map(drop)),
     }
 }
 

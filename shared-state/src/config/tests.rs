@@ -1672,3 +1672,28 @@ fn a_budget_is_at_least_one_read_per_pool() {
     );
     assert!(with(130).unwrap().pools.iter().all(|pool| pool.scrape.per_second == 2));
 }
+
+/// What a document that names its host may not ask for is off where the host was found out.
+#[test]
+fn a_host_that_was_found_out_has_what_one_that_is_named_may_have() {
+    let rewrites = json!([{"from": "a", "to": [{"model": "b"}]}]);
+    let filters = json!([{"input": "x-session-id", "from": {"metadata": ["session", "id"]}}]);
+    let queue = json!({"enabled": true});
+    let rewriting = document(&[("rewrites", rewrites)]);
+    let queueing = document(&[("admission.queue", queue)]);
+    let told = document(&[("trust.filters", filters)]);
+    let over = document(&[("body.mode", json!("hand-over"))]);
+    for host in [Host::Nginx, Host::Kong, Host::Apisix] {
+        for text in [&rewriting, &queueing, &told, &over] {
+            let mut named = text.clone();
+            named["host"] = json!(host);
+            let refused = parse(&named).is_err();
+            let whole = parse(text).unwrap();
+            let mut settled = whole.clone();
+            settled.settle(host);
+            let same = (&settled.rewrites, &settled.admission, &settled.trust, &settled.body)
+                == (&whole.rewrites, &whole.admission, &whole.trust, &whole.body);
+            assert_eq!(refused, !same, "{host:?}: {text}");
+        }
+    }
+}

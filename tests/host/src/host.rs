@@ -97,6 +97,8 @@ pub struct Settings {
     pub zone: usize,
     /// WASI's clocks are there; Envoy's and WasmX's always are.
     pub wasi_clock: bool,
+    /// Properties can be read; Envoy's capability restrictions may leave that out.
+    pub properties: bool,
     /// Instructions one callback may take before it counts as an endless loop. Envoy has no such limit; a test must end.
     pub fuel_per_callback: u64,
 }
@@ -112,6 +114,7 @@ impl Default for Settings {
             cas_rules: CasRules::Envoy,
             zone: 16 * 1024 * 1024,
             wasi_clock: true,
+            properties: true,
             fuel_per_callback: 20_000_000_000,
         }
     }

@@ -33,6 +33,7 @@ pub(crate) struct Process {
     /// Largest value that shared data takes where the host has a zone for it, bytes.
     pub(crate) zone: usize,
     pub(crate) wasi_clock: bool,
+    pub(crate) properties: bool,
     /// What the real host would not have survived.
     pub(crate) faults: Vec<String>,
     random: u64,
@@ -50,6 +51,7 @@ impl Process {
             fuel_per_callback: settings.fuel_per_callback,
             zone: settings.zone,
             wasi_clock: settings.wasi_clock,
+            properties: settings.properties,
             faults: Vec::new(),
             random: settings.seed,
         }

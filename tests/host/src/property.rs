@@ -23,6 +23,9 @@ const KNOWN_OBJECTS: [&str; 5] = [
 
 /// `path` has its parts separated by NUL, as the ABI has it.
 pub(crate) fn get(state: &VmState, path: &str) -> Result<Vec<u8>, Status> {
+    if !state.process.borrow().properties {
+        return Err(Status::InternalFailure);
+    }
     let parts: Vec<&str> = path.split('\0').collect();
     match state.dialect {
         Dialect::Envoy => {}
@@ -57,6 +60,8 @@ fn of_wasmx(state: &VmState, path: &str, parts: &[&str]) -> Result<Vec<u8>, Stat
                 Err(Status::InternalFailure)
             }
             (["plugin_name"], Some(plugin)) => Ok(plugin.name.clone().into_bytes()),
+            // No getter fails that is not there (`ngx_proxy_wasm_properties_get`).
+            ([_], _) => Err(Status::NotFound),
             _ => Err(Status::InternalFailure),
         };
     };

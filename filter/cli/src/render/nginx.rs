@@ -10,7 +10,7 @@ use berth_shared_state::pod::PodAddress;
 use serde_json::{Value, json};
 
 use super::envoy::FORWARDED;
-use super::{NginxArgs, Part, PartArgs, embedded, yaml};
+use super::{NginxArgs, Part, PartArgs, embedded, list, stripped, yaml};
 
 const NGINX: &str = include_str!("nginx.conf");
 const KONG: &str = include_str!("kong.yaml");
@@ -82,7 +82,8 @@ pub fn apisix(config: &Config, document: &[u8], args: &PartArgs) -> anyhow::Resu
         .replace("@WASM@", &yaml(&args.wasm.display().to_string()))
         .replace("@PATHS@", &paths)
         .replace("@NODES@", &nodes)
-        .replace("@DESTINATION_VARIABLE@", &names::DESTINATION_ENDPOINT.replace('-', "_"))
+        .replace("@STRIPPED@", &list(&stripped(config).into_iter().collect()))
+        .replace("@DESTINATION@", names::DESTINATION_ENDPOINT)
         .replace("@CONFIG@", &yaml(&document));
     Ok(out)
 }
