@@ -44,7 +44,7 @@ pub struct Gateway {
     stats: Stats,
     /// What was already added to the stats.
     counted: Counts,
-    /// The stats say that something waits.
+    /// The stats may say that something waits.
     showed_waiting: bool,
     /// Load reports of each pool's pods, on their way to the poller.
     outboxes: Vec<Outbox>,
@@ -89,6 +89,8 @@ impl Gateway {
         let (outboxes, refresh) = keys.map(|keys| (Outbox::new(keys.reports), keys.refresh)).unzip();
         Some(Self {
             stats: known(&config),
+            // One before may have said so, and died.
+            showed_waiting: config.admission.queue.is_some(),
             outboxes,
             refresh,
             poller: PollerRoot::new(Rc::clone(&config), Part::Filter, dialect),
@@ -101,7 +103,6 @@ impl Gateway {
             told_no_variable: false,
             view,
             counted: Counts::default(),
-            showed_waiting: false,
             hold: Hold::default(),
         })
     }
@@ -238,14 +239,18 @@ impl Gateway {
         }
     }
 
-    /// Lets go who may go now of those who wait. Not while a callback of a stream is to be answered: an answer to
-    /// another stream would stop that one.
-    pub fn release(&mut self, streams: &mut HashMap<u32, Stream>) -> Vec<Resume> {
-        if !self.view.holds() {
+    /// Lets go who may go now of those who wait: for one pool, or for all. Not while a callback of a stream is to be
+    /// answered: an answer to another stream would stop that one.
+    pub fn release(&mut self, pool: Option<usize>, streams: &mut HashMap<u32, Stream>) -> Vec<Resume> {
+        if !self.view.anybody_waits() {
             return Vec::new();
         }
+        let gone = match pool {
+            Some(pool) => self.view.release_pool(&*self.store, pool, host::now()),
+            None => self.view.release(&*self.store, host::now()),
+        };
         let mut resumed = Vec::new();
-        for (id, decision) in self.view.release(&*self.store, host::now()) {
+        for (id, decision) in gone {
             self.count(&decision);
             if decision.refresh_models {
                 self.ask_for_models(&decision.why.pool);
@@ -262,15 +267,18 @@ impl Gateway {
         resumed
     }
 
-    /// Says what waits. Nothing is read for it, so it is a worker that holds something that says it.
+    /// Says what waits, at all workers. Who has said so goes on until nothing does; a worker that knows of nobody reads
+    /// nothing.
     fn show_waiting(&mut self) {
-        let holds = self.view.holds();
-        if !holds && !self.showed_waiting {
+        let here = self.view.anybody_waits();
+        if !here && !self.showed_waiting {
             return;
         }
-        self.showed_waiting = holds;
+        self.view.refresh_waiting(&*self.store, host::now());
+        self.showed_waiting = here;
         for (index, pool) in self.config.pools.iter().enumerate() {
             let waiting = self.view.waiting(index);
+            self.showed_waiting |= !waiting.is_empty();
             for priority in admission::priorities(&self.config.admission) {
                 let band = waiting
                     .iter()
@@ -385,7 +393,12 @@ impl Gateway {
 
     /// The pool that a request in flight was routed to.
     fn pool(&self, id: u32) -> Option<&Pool> {
-        self.config.pools.get(self.view.pool_of(id.into())?)
+        self.config.pools.get(self.pool_of(id)?)
+    }
+
+    /// Its place in the config.
+    pub fn pool_of(&self, id: u32) -> Option<usize> {
+        self.view.pool_of(id.into())
     }
 
     /// A pod reported its load.

@@ -51,7 +51,7 @@ impl Vm for Filter {
         };
         gateway.tick();
         let mut resumed = gateway.release_unheld(&mut self.streams);
-        resumed.extend(gateway.release(&mut self.streams));
+        resumed.extend(gateway.release(None, &mut self.streams));
         resumed
     }
 
@@ -102,10 +102,12 @@ impl Vm for Filter {
         let Some((stream, gateway)) = self.stream(stream) else {
             return Vec::new();
         };
-        stream.ended(gateway);
-        let root = stream.root;
-        let gateway = self.gateways.get_mut(&root);
-        gateway.map_or_else(Vec::new, |gateway| gateway.release(&mut self.streams))
+        let (freed, root) = (stream.ended(gateway), stream.root);
+        // Whatever else has ended shows at the next tick.
+        match (freed, self.gateways.get_mut(&root)) {
+            (Some(pool), Some(gateway)) => gateway.release(Some(pool), &mut self.streams),
+            _ => Vec::new(),
+        }
     }
 
     fn deleted(&mut self, context: u32) {

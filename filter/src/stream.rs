@@ -57,15 +57,15 @@ enum Phase {
     /// Nothing of it is Berth's business (any more).
     Passed,
     /// Headers are held, by this filter or a later one; the body is being read.
-    Held(Box<Held>),
-    /// All of it is held until a pod has room. What the client speaks.
+    Reading(Box<Reading>),
+    /// All of it waits until a pod has room. What the client speaks.
     Waiting(Option<Api>),
     /// Sent to a pod; the ledger has it.
     Sent,
 }
 
 /// A body that is being read.
-struct Held {
+struct Reading {
     reader: BodyReader,
     prompt: Hasher,
     /// Bytes read so far.
@@ -78,6 +78,8 @@ struct Response {
     status: u16,
     streams: bool,
     first_byte: bool,
+    /// All of it went by.
+    complete: bool,
     /// The proxy made it: no pod answered.
     unanswered: bool,
     error: Vec<u8>,
@@ -141,11 +143,11 @@ impl Stream {
             HeadVerdict::Hold(_) if gateway.hands_over() && head.declares_over(gateway.hold_bytes()) => {
                 self.pass(gateway, PassReason::BodyTooLarge.as_str())
             }
-            HeadVerdict::Hold(reader) => self.hold(gateway, reader),
+            HeadVerdict::Hold(reader) => self.read(gateway, reader),
         }
     }
 
-    fn hold(&mut self, gateway: &mut Gateway, reader: BodyReader) -> Action {
+    fn read(&mut self, gateway: &mut Gateway, reader: BodyReader) -> Action {
         let action = if gateway.hands_over() {
             if let Err(error) = host::set_state(names::STATE_WAIT, b"1") {
                 log::error!("no later filter can be told to wait ({error}): requests pass");
@@ -168,7 +170,7 @@ impl Stream {
             return self.pass(gateway, NO_BODY_HOLD);
         };
         let prompt = gateway.hasher(reader.api());
-        self.phase = Phase::Held(Box::new(Held {
+        self.phase = Phase::Reading(Box::new(Reading {
             reader,
             prompt,
             read: 0,
@@ -184,8 +186,8 @@ impl Stream {
 
     /// Reads what is new of the body; decides at its end or at the bound.
     pub fn request_body(&mut self, gateway: &mut Gateway, of: usize, end: bool) -> Action {
-        let held = match &mut self.phase {
-            Phase::Held(held) => held,
+        let reading = match &mut self.phase {
+            Phase::Reading(reading) => reading,
             Phase::Waiting(_) => return Action::Pause,
             Phase::Passed | Phase::Sent => return Action::Continue,
         };
@@ -196,42 +198,50 @@ impl Stream {
             if gateway.hold.body(self.id) {
                 gateway.body_hold_proven();
             }
-            (held.read, Action::Pause)
+            (reading.read, Action::Pause)
         };
         // nginx has all of it, but no more is looked at than Envoy would hold.
         let size = if gateway.dialect.is_envoy() {
             of
         } else {
-            of.min(held.reader.bound())
+            of.min(reading.reader.bound())
         };
         if size > shown {
             let piece = host::buffer(Buffer::RequestBody, shown, size - shown).unwrap_or_default();
             if piece.is_empty() {
                 gateway.body_unreadable(of);
             }
-            held.read += piece.len();
-            held.reader.feed(&piece, &mut held.prompt);
+            reading.read += piece.len();
+            reading.reader.feed(&piece, &mut reading.prompt);
         }
-        if !end && held.read.max(size) < held.reader.bound() {
+        if !end && reading.read.max(size) < reading.reader.bound() {
             return wait;
         }
         // What was not read may yet name a model.
-        let whole = end && (gateway.dialect.is_envoy() || held.read == of);
-        self.decide_held(gateway, whole)
+        let whole = end && (gateway.dialect.is_envoy() || reading.read == of);
+        self.decide_read(gateway, whole)
     }
 
     /// A body that ends with trailers never has its end flag.
     pub fn request_trailers(&mut self, gateway: &mut Gateway) -> Action {
-        self.decide_held(gateway, true)
+        self.decide_read(gateway, true)
     }
 
-    fn decide_held(&mut self, gateway: &mut Gateway, end: bool) -> Action {
+    fn decide_read(&mut self, gateway: &mut Gateway, end: bool) -> Action {
         match core::mem::replace(&mut self.phase, Phase::Passed) {
-            Phase::Held(held) => {
-                let facts = if end { held.reader.finish() } else { held.reader.facts() };
+            Phase::Reading(reading) => {
+                let facts = if end {
+                    reading.reader.finish()
+                } else {
+                    reading.reader.facts()
+                };
                 // The rest of a body goes on arriving, and would not be kept.
-                let body = end.then_some(held.read);
-                self.decide(gateway, &facts, &held.prompt.finish(), body)
+                let body = end.then_some(reading.read);
+                self.decide(gateway, &facts, &reading.prompt.finish(), body)
+            }
+            Phase::Waiting(api) => {
+                self.phase = Phase::Waiting(api);
+                Action::Pause
             }
             other => {
                 self.phase = other;
@@ -241,7 +251,7 @@ impl Stream {
     }
 
     fn decide(&mut self, gateway: &mut Gateway, facts: &Facts, prompt: &Blocks, body: Option<usize>) -> Action {
-        let Some(decision) = gateway.decide(self.id, facts, prompt, &self.steering, body) else {
+        let Some(decision) = gateway.decide(self.id, facts, prompt, &core::mem::take(&mut self.steering), body) else {
             return self.pass(gateway, PassReason::BodyTooLarge.as_str());
         };
         if !matches!(decision.action, Chosen::Reply(_)) {
@@ -357,6 +367,7 @@ impl Stream {
         }
         if end {
             self.response.first_byte = true;
+            self.response.complete = true;
         }
     }
 
@@ -406,6 +417,7 @@ impl Stream {
     pub fn response_body(&mut self, gateway: &mut Gateway, size: usize, end: bool) {
         if matches!(self.phase, Phase::Sent) {
             self.learn(gateway, size);
+            self.response.complete = end;
         }
         self.restore(gateway.dialect, size, end);
     }
@@ -439,14 +451,20 @@ impl Stream {
         }
     }
 
-    /// The stream is over, for whatever reason.
-    pub fn ended(&mut self, gateway: &mut Gateway) {
+    /// The stream is over, for whatever reason. Some: a pod of this pool, by its place in the config, answered all of it and
+    /// has its place free again. Any other may be one of many of a connection that dies, and those that wait may be its
+    /// others: they are still there, and would be sent for nothing.
+    pub fn ended(&mut self, gateway: &mut Gateway) -> Option<usize> {
         gateway.hold.end(self.id);
         match core::mem::replace(&mut self.phase, Phase::Passed) {
             Phase::Sent => {}
-            Phase::Waiting(_) => return gateway.ended(self.id, Outcome::Abandoned),
-            Phase::Passed | Phase::Held(_) => return,
+            Phase::Waiting(_) => {
+                gateway.ended(self.id, Outcome::Abandoned);
+                return None;
+            }
+            Phase::Passed | Phase::Reading(_) => return None,
         }
+        let pool = gateway.pool_of(self.id);
         // With a response it is known already: nothing is retried after its headers.
         if self.response.status == 0 {
             self.served(gateway);
@@ -454,10 +472,12 @@ impl Stream {
         let Response {
             status,
             unanswered,
+            complete,
             ref error,
             ..
         } = self.response;
         gateway.ended(self.id, outcome::read(gateway.dialect, status, unanswered, error));
+        pool.filter(|_| complete)
     }
 
     /// The host will never deliver the body: the request goes on undecided.

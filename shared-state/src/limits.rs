@@ -358,17 +358,22 @@ pub const PATIENCE_MIN: Millis = TICK;
 pub const PATIENCE_MAX: Millis = Millis(600_000);
 /// Requests that wait at one pool and worker: seconds of work for a hundred pods.
 pub const QUEUE_REQUESTS: usize = 1_000;
-/// Most that may be configured: their facts alone take some 10 MB.
+/// Most that may be configured. The VM keeps 1 to 2 KB of each, and 16 KB more of a prompt of 129,024 tokens: its hashes.
+/// That counts as bytes, too, so [`QUEUE_BYTES`] bounds both.
 pub const QUEUE_REQUESTS_MAX: usize = 10_000;
-/// Bytes of bodies that wait at one pool and worker; the proxy keeps them. A thousand prompts of 16,000 tokens.
+/// Bytes that wait at one pool and worker: bodies, which the proxy keeps, and what the VM keeps beside each. A thousand
+/// prompts of 16,000 tokens. A proxy may need as much times its pools and its workers.
 pub const QUEUE_BYTES: usize = 64 << 20;
-/// Least that may be configured: one of the longest bodies that are held unless the config says otherwise.
-pub const QUEUE_BYTES_MIN: usize = BODY_HOLD_BYTES;
+/// Least that may be configured: one of the longest bodies that are held unless the config says otherwise, and what is
+/// kept beside it.
+pub const QUEUE_BYTES_MIN: usize = BODY_HOLD_BYTES + (256 << 10);
 /// Most that may be configured.
 pub const QUEUE_BYTES_MAX: usize = 1 << 30;
 /// Longest wait: what people bear before they ask again.
 pub const QUEUE_WAIT: Millis = Millis(30_000);
 /// Shortest that may be configured: a few ticks.
 pub const QUEUE_WAIT_MIN: Millis = Millis(500);
-/// Longest that may be configured: below Envoy's `stream_idle_timeout` of five minutes, which would end it anyhow.
+/// Longest that may be configured: below five minutes, Envoy's `stream_idle_timeout` unless it is told another, which would
+/// end it anyhow. Where that is off, as in Istio, a route's `idle_timeout` must stand in for it: nothing else ends what
+/// waits in a VM that trapped.
 pub const QUEUE_WAIT_MAX: Millis = Millis(240_000);

@@ -114,6 +114,9 @@ pub struct IstioArgs {
     /// Who holds the headers until the pod is chosen.
     #[arg(long, value_enum, default_value = "hand-over")]
     pub way: Way,
+    /// How long one request may be silent, in seconds; with `--way hold` and `admission.queue`.
+    #[arg(long, default_value_t = 600)]
+    pub timeout: u32,
 }
 
 /// Arguments of `berth render envoy-gateway`.

@@ -89,6 +89,37 @@ fn refuses(document: &str, args: &[&str], why: &str) {
     assert!(error.contains(why), "{error}");
 }
 
+/// Where a VM traps, what waits in it has not come to the router: only an idle timeout ends it.
+#[test]
+fn where_requests_wait_every_route_has_an_idle_timeout() {
+    #[track_caller]
+    fn check(cluster: &str, queue: bool, args: &[&str], timeout: Option<&str>) {
+        let document = format!(
+            r#"{{"pools": [{{"name": "p", "discovery": {{"envoy_admin": {{"cluster": "{cluster}", "admin": "prometheus_stats"}}}}}}],
+                "admission": {{"queue": {{"enabled": {queue}}}}}}}"#
+        );
+        let output = render_text(&document, args);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let own = |line: &&str| !line.contains('{');
+        let mut lines = text.lines().filter(own).map(str::trim);
+        let found = lines.find_map(|line| {
+            let idle = line.strip_prefix("idle_timeout: ");
+            idle.or_else(|| line.strip_prefix("streamIdleTimeout: "))
+        });
+        assert_eq!(found, timeout, "{args:?}");
+    }
+    let service = "outbound|8000||llama.default.svc.cluster.local";
+    let hold = ["istio", "--gateway", "llama", "--way", "hold"];
+    check(service, false, &hold, None);
+    check(service, true, &hold, Some("600s"));
+    let longer = [&hold[..], &["--timeout", "1200"]].concat();
+    check(service, true, &longer, Some("1200s"));
+    let rule = "httproute/default/llama/rule/0";
+    check(rule, true, &["envoy-gateway", "--gateway", "llama"], Some("600s"));
+    check("llama", true, &["envoy", "--dns", "llama:8000"], Some("600s"));
+}
+
 #[test]
 fn what_cannot_work_there_is_refused_with_the_remedy() {
     let found = |cluster: &str, more: &str| {

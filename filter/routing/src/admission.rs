@@ -13,11 +13,11 @@
 mod queue;
 
 use berth_shared_state::config::Admission;
-use berth_shared_state::units::{Millis, UnixMillis};
+use berth_shared_state::units::Millis;
 use xxhash_rust::xxh64::xxh64;
 
 use crate::view::Steering;
-pub use queue::{Item, Queue, Waiting};
+pub use queue::{Item, Queue};
 
 /// The flow of requests that name none.
 const NO_FLOW: u64 = 0;
@@ -29,6 +29,8 @@ pub struct Class {
     pub priority: i16,
     /// Predicted wait for the begin of its prefill that it bears.
     pub patience: Millis,
+    /// That is less than its objective bears, since its client does not wait so long.
+    pub hurried: bool,
     /// Hash of the tenant, with whom others share.
     pub flow: u64,
     /// It names an objective that the config does not have.
@@ -48,6 +50,7 @@ impl Class {
         Some(Self {
             priority: known.map_or(0, |objective| objective.priority),
             patience: steering.timeout.map_or(patience, |timeout| timeout.min(patience)),
+            hurried: steering.timeout.is_some_and(|timeout| timeout < patience),
             flow: steering
                 .flow
                 .as_deref()
@@ -61,12 +64,6 @@ impl Class {
     pub const fn is_sheddable(&self) -> bool {
         self.priority < 0
     }
-}
-
-/// Until when a request waits that came at `now`.
-#[must_use]
-pub fn deadline(max_wait: Millis, timeout: Option<Millis>, now: UnixMillis) -> UnixMillis {
-    now + timeout.map_or(max_wait, |timeout| timeout.min(max_wait))
 }
 
 /// A priority as stats name it.
@@ -135,9 +132,6 @@ mod tests {
     fn nobody_bears_more_than_the_client_waits() {
         check(Some("batch"), Some(700), -5, 700, false);
         check(Some("chat"), Some(700), 10, 500, false);
-        assert_eq!(deadline(Millis(30), None, UnixMillis(5)), UnixMillis(35));
-        assert_eq!(deadline(Millis(30), Some(Millis(10)), UnixMillis(5)), UnixMillis(15));
-        assert_eq!(deadline(Millis(30), Some(Millis(40)), UnixMillis(5)), UnixMillis(35));
     }
 
     #[test]

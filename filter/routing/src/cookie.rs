@@ -1,15 +1,18 @@
 //! The cookie by which a session finds the pod that served it last.
 //!
 //! ```text
-//!  berth-<pool>=<issued at, Unix seconds>.<tokens of the context>.<seal>       numbers in hex
+//!  berth-<pool>=<issued at, Unix seconds>.<tokens of the context>.<pod>.<seal>       numbers in hex
 //!  seal = SipHash-2-4 of pod, time and tokens, under a key made of the secret and the pool's name
+//!  pod  = the pod's key, xor SipHash-2-4 of the seal under the same key
 //! ```
-//! The pod does not stand in it: its reader tries the seal with every pod of the pool, so a client learns no address,
-//! and a pod that is gone needs no rule. It holds everything, so proxies and workers share nothing but the secret.
+//! The seal is what hides the pod (a synthetic initialisation vector, RFC 5297): a client learns no address, and a
+//! reader needs two hashes, however many pods there are. It holds everything, so proxies and workers share nothing but
+//! the secret.
 //!
-//! What a forger gains: without the secret one attempt in 2^64 / pods is believed. Who copies another client's cookie,
-//! or keeps an old one, makes one pod cheaper for his own requests while it counts, by what a context of that length
-//! costs; that pod still wins only while it is not busy. Nothing of a session can be read through it.
+//! What a forger gains: without the secret one attempt in 2^64 is believed. Who copies another client's cookie, or keeps
+//! an old one, makes one pod cheaper for his own requests while it counts, by what a context of that length costs; that
+//! pod still wins only while it is not busy. He hides no load: what he sends is booked, and let in, as if nothing of it
+//! were cached. Nothing of a session can be read through it.
 //! Deliberately not here: where the secret comes from, and what the claim is worth.
 
 use core::hash::Hasher as _;
@@ -24,8 +27,8 @@ use siphasher::sip128::{Hasher128, SipHasher24 as SipHasher128};
 
 use crate::limits::COOKIE_VALUE_MAX_BYTES;
 
-/// Digits of a seal.
-const SEAL_DIGITS: usize = 16;
+/// Digits of a pod and of a seal.
+const WHOLE_DIGITS: usize = 16;
 
 /// Seals cookies of one pool, and reads them.
 #[derive(Clone)]
@@ -43,14 +46,15 @@ impl core::fmt::Debug for Sealer {
     }
 }
 
-/// What a cookie says, if a pod can be found that its seal fits.
+/// What a cookie says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// When it was issued: whole seconds.
     pub at: UnixMillis,
     /// Tokens of the session's context then.
     pub tokens: Tokens,
-    seal: u64,
+    /// Where that context is.
+    pub pod: PodKey,
 }
 
 impl Sealer {
@@ -81,18 +85,15 @@ impl Sealer {
     pub fn issue(&self, pod: PodKey, tokens: Tokens, now: UnixMillis) -> String {
         let seconds = now.0 / 1_000;
         let mut value = String::with_capacity(COOKIE_VALUE_MAX_BYTES);
+        let seal = self.seal(pod, seconds, tokens);
+        let hidden = pod.0 ^ self.veil(seal);
         // Writing to a string does not fail.
-        let _ = write!(
-            value,
-            "{seconds:x}.{:x}.{:016x}",
-            tokens.0,
-            self.seal(pod, seconds, tokens)
-        );
+        let _ = write!(value, "{seconds:x}.{:x}.{hidden:016x}.{seal:016x}", tokens.0);
         value
     }
 
-    /// What the pool's cookie among these says: the value of a `cookie` header. `None` = there is none that could be
-    /// one, or it is older than `max_age`, or from the future.
+    /// What the pool's cookie among these says: the value of a `cookie` header. `None` = there is none that was sealed
+    /// with this secret, or it is older than `max_age`, or from the future.
     #[must_use]
     pub fn read(&self, cookies: &str, max_age: Millis, now: UnixMillis) -> Option<Claim> {
         let mut pairs = cookies.split(';').filter_map(|pair| pair.trim().split_once('='));
@@ -101,20 +102,12 @@ impl Sealer {
             return None;
         }
         let mut parts = value.split('.');
-        let (seconds, tokens, seal) = (number(parts.next()?)?, number(parts.next()?)?, parts.next()?);
-        let seal = number(seal).filter(|_| seal.len() == SEAL_DIGITS && parts.next().is_none())?;
-        let claim = Claim {
-            at: UnixMillis(seconds.checked_mul(1_000)?),
-            tokens: Tokens(tokens),
-            seal,
-        };
-        (claim.at <= now && now.since(claim.at) <= max_age).then_some(claim)
-    }
-
-    /// Whether a claim is about this pod.
-    #[must_use]
-    pub fn fits(&self, claim: &Claim, pod: PodKey) -> bool {
-        self.seal(pod, claim.at.0 / 1_000, claim.tokens) == claim.seal
+        let (seconds, tokens) = (number(parts.next()?)?, Tokens(number(parts.next()?)?));
+        let (hidden, seal) = (whole(parts.next()?)?, whole(parts.next()?)?);
+        let pod = PodKey(hidden ^ self.veil(seal));
+        let at = UnixMillis(seconds.checked_mul(1_000)?);
+        let counts = parts.next().is_none() && at <= now && now.since(at) <= max_age;
+        (counts && self.seal(pod, seconds, tokens) == seal).then_some(Claim { at, tokens, pod })
     }
 
     fn seal(&self, pod: PodKey, seconds: u64, tokens: Tokens) -> u64 {
@@ -124,6 +117,18 @@ impl Sealer {
         }
         hasher.finish()
     }
+
+    /// What hides the pod. A hash of another length than the seal's.
+    fn veil(&self, seal: u64) -> u64 {
+        let mut hasher = SipHasher24::new_with_key(&self.key);
+        hasher.write(&seal.to_le_bytes());
+        hasher.finish()
+    }
+}
+
+/// A number with all its digits.
+fn whole(text: &str) -> Option<u64> {
+    number(text).filter(|_| text.len() == WHOLE_DIGITS)
 }
 
 /// A number in hex, as it is written: no sign, no capitals.
@@ -148,8 +153,8 @@ mod properties {
             let value = sealer.issue(PodKey(pod), Tokens(tokens), UnixMillis(now));
             let cookies = format!("{};berth-p={value};{around}", around.replace("berth-p", ""));
             let claim = sealer.read(&cookies, Millis(1_000), UnixMillis(now)).unwrap();
-            prop_assert_eq!((claim.at, claim.tokens), (UnixMillis(now / 1_000 * 1_000), Tokens(tokens)));
-            prop_assert!(sealer.fits(&claim, PodKey(pod)) && !sealer.fits(&claim, PodKey(!pod)));
+            let at = UnixMillis(now / 1_000 * 1_000);
+            prop_assert_eq!(claim, Claim { at, tokens: Tokens(tokens), pod: PodKey(pod) });
         }
 
         #[test]
@@ -157,7 +162,7 @@ mod properties {
             let sealer = Sealer::new(b"sixteen bytes or", "p").unwrap();
             for value in [text, parts] {
                 let claim = sealer.read(&format!("berth-p={value}"), Millis(u64::MAX), UnixMillis(u64::MAX));
-                prop_assert!(!claim.is_some_and(|claim| sealer.fits(&claim, PodKey(1))));
+                prop_assert_eq!(claim, None);
             }
         }
     }
@@ -185,18 +190,29 @@ mod tests {
 
     #[track_caller]
     fn check(cookies: &str, now: UnixMillis, believed: bool) {
-        let claim = sealer().read(cookies, AGE, now);
-        let fits = claim.is_some_and(|claim| sealer().fits(&claim, POD) && claim.tokens == Tokens(4_096));
-        assert_eq!(fits, believed, "{cookies}");
+        let claim = Claim {
+            at: UnixMillis(NOW.0 / 1_000 * 1_000),
+            tokens: Tokens(4_096),
+            pod: POD,
+        };
+        assert_eq!(sealer().read(cookies, AGE, now), believed.then_some(claim), "{cookies}");
     }
 
     #[test]
-    fn what_was_issued_is_believed_for_that_pod_and_no_other() {
+    fn what_was_issued_is_believed_as_it_was() {
         check(&cookie(), NOW, true);
         check(&format!("a=b; {}; c=d", cookie()), NOW, true);
-        let claim = sealer().read(&cookie(), AGE, NOW).unwrap();
-        assert!(!sealer().fits(&claim, PodKey(8)));
-        assert_eq!(claim.at, UnixMillis(1_700_000_000_000));
+    }
+
+    /// Cookies of one moment and one length, of pods whose keys differ in a bit.
+    #[test]
+    fn two_cookies_do_not_tell_what_two_pods_have_in_common() {
+        let hidden = |pod: u64| {
+            let value = sealer().issue(PodKey(pod), Tokens(4_096), NOW);
+            u64::from_str_radix(value.split('.').nth(2).unwrap(), 16).unwrap()
+        };
+        assert_ne!(hidden(7) ^ hidden(6), 1);
+        assert_ne!(hidden(7), 7);
     }
 
     #[test]
@@ -212,8 +228,7 @@ mod tests {
         let read = |secret: &[u8], pool: &str| {
             let other = Sealer::new(secret, pool).unwrap();
             let cookies = cookie().replace("berth-llama", other.name());
-            let claim = other.read(&cookies, AGE, NOW).unwrap();
-            other.fits(&claim, POD)
+            other.read(&cookies, AGE, NOW).is_some()
         };
         assert!(read(SECRET, "llama"));
         assert!(!read(SECRET, "qwen"));

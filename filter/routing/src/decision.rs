@@ -88,8 +88,10 @@ pub struct Part<'a> {
 pub struct Admit<'a> {
     /// What it bears.
     pub patience: Patience,
-    /// Pods that others wait for who go before it.
+    /// Pods that others keep who go before it.
     pub reserved: &'a [PodAddress],
+    /// The pod that it keeps, which it goes on to wait for.
+    pub keeps: Option<PodAddress>,
     /// Others go before it, whatever room there is: it is not let go, but refused where anybody would be.
     pub closed: bool,
 }
@@ -109,8 +111,11 @@ pub struct PodFacts<'a> {
     pub filled: Tokens,
     /// The part, 0 to 1, of this request's prompt that it was sent before and still has room for.
     pub cached: f64,
-    /// It served the session last; what that left there is in `cached`.
+    /// It served the session last; what that left there is in `cached`, or in `claimed`.
     pub session: bool,
+    /// The part, 0 to 1, of the prompt that it holds by what the client claims: makes it cheaper, and takes nothing off
+    /// what the request is booked with and must find room for.
+    pub claimed: f64,
     /// Prefill rate learned of it, tokens per millisecond.
     pub rate: Option<f64>,
     /// It failed a moment ago; avoided until then.
@@ -127,7 +132,11 @@ impl PodFacts<'_> {
     /// The part of the prompt that is likely in the cache of the engine that gets it: each engine of a pod has one of its
     /// own, and nobody knows which one was asked before.
     fn cached_at_an_engine(&self) -> f64 {
-        self.cached / f64::from(self.row.load.engines.max(1))
+        self.at_an_engine(self.cached)
+    }
+
+    fn at_an_engine(&self, part: f64) -> f64 {
+        part / f64::from(self.row.load.engines.max(1))
     }
 }
 
@@ -237,6 +246,8 @@ pub struct Booking {
     pub predicted: Millis,
     /// The adapter it loads or uses.
     pub adapter: Option<u64>,
+    /// The client claims that less is to be computed: when its first token comes shows nothing of the pod.
+    pub claims: bool,
 }
 
 /// An answer that Berth gives itself.

@@ -23,6 +23,7 @@ mod lesson;
 mod memory;
 mod packed;
 mod truth;
+mod waiting;
 mod worker;
 
 use berth_shared_state::limits::{
@@ -34,11 +35,10 @@ use berth_shared_state::sealed::{self, Kind, SealError};
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use serde::{Deserialize, Serialize};
 
-use crate::admission::Waiting;
-
 pub use asked::Asked;
 use memory::Memory;
 pub use memory::{Outcome, put_first};
+pub use waiting::{Blocked, Waiting};
 pub use worker::{LedgerView, PodFact, Sent, Synced};
 
 /// What this proxy itself has at one pod. All of it is fact, not estimate, apart from the token counts.

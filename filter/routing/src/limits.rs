@@ -71,8 +71,8 @@ pub const PREFIX_BEGINNINGS: usize = 256;
 /// Requests after which their counts are halved: some four times as many as there are counts, so that a share is
 /// more than noise.
 pub const PREFIX_BEGINNINGS_WINDOW: u32 = 1024;
-/// Bytes of the value of a session's cookie: three numbers in hex and two dots.
-pub const COOKIE_VALUE_MAX_BYTES: usize = 3 * 16 + 2;
+/// Bytes of the value of a session's cookie: four numbers in hex and three dots.
+pub const COOKIE_VALUE_MAX_BYTES: usize = 4 * 16 + 3;
 /// Bytes of `cookie` headers that are kept of a request, those of Berth alone: a cookie for each of a full config's
 /// pools.
 pub const COOKIES_MAX_BYTES: usize = 8 << 10;
@@ -96,10 +96,15 @@ pub const HOME_STEPS: usize = 8;
 pub const FIELD_MAX_AGE: Millis = Millis(1_000);
 /// Flows of one band that are told apart: tenants that wait at the same time. Choosing the next looks at each.
 pub const QUEUE_FLOWS_MAX: usize = 256;
-/// Requests that one release lets go at most: each is a decision, and other streams of the worker wait meanwhile.
+/// Requests of one pool that one release lets go at most: each is a decision, and other streams of the worker wait meanwhile.
 pub const RELEASE_MAX: usize = 64;
-/// Requests that one release finds no room for before it ends. Each is of another flow.
+/// Requests of one band that one release finds no room for before it turns to the next band.
 pub const RELEASE_BLOCKED_MAX: usize = 8;
+/// And of one flow: behind one that fits nowhere there may be others that do, and another release asks other ones.
+pub const RELEASE_BLOCKED_FLOW_MAX: usize = 2;
+/// A request that is the next to go and finds no room for this long keeps a pod from other workers, too. Before that
+/// the pods' own pace lets it go; and ten ticks, so that all have read of it.
+pub const BLOCKED_PATIENCE: Millis = Millis(1_000);
 /// A pool that was full has room again when it has it with this part of the patience, and for a request larger by as
 /// much: otherwise every request that ends would let one in, and the next would be sent away.
 pub const RESUME_PART: f64 = 0.8;

@@ -70,6 +70,15 @@ pub struct Request<'a> {
     pub in_full: bool,
 }
 
+impl Request<'_> {
+    /// Bytes of this VM's memory that it takes while it waits, with this of its steering.
+    fn memory(&self, steering: &Steering) -> usize {
+        let facts = [&self.facts.model, &self.facts.cache_salt, &self.facts.user];
+        let texts: usize = facts.into_iter().flatten().map(String::len).sum();
+        size_of::<Facts>() + texts + size_of::<Blocks>() + self.prompt.bytes() + steering.memory()
+    }
+}
+
 /// A routed request in flight.
 #[derive(Debug)]
 struct Routed {
@@ -175,8 +184,8 @@ impl View {
         is_model_unread(facts, steering) && steering.pool.is_none() && self.config.pools.len() > 1
     }
 
-    /// Decides, and books the request where it is routed. One that is to be held is in the queue then, and comes out of
-    /// [`Self::release`] once.
+    /// Decides, and books the request where it is routed. One that is to wait is in the queue then, and comes out of
+    /// [`Self::release`] or [`Self::release_pool`] once.
     pub fn decide(&mut self, store: &dyn SharedData, request: &Request<'_>, now: UnixMillis) -> Decision {
         let config = Rc::clone(&self.config);
         let target = rewritten(&config, request, &mut self.rng);
@@ -391,6 +400,9 @@ impl View {
             }
             self.counts.ledger(view.ledger.ended(store, id, outcome, now));
         }
+        if let Some(line) = self.lines.get_mut(routed.pool) {
+            line.ended();
+        }
     }
 
     /// To be called on every tick. An idle worker touches no shared data.
@@ -454,6 +466,7 @@ impl View {
             context: booking.context,
             predicted: booking.predicted,
             streams: request.facts.stream,
+            teaches: !booking.claims,
         };
         self.counts.ledger(view.ledger.sent(store, &sent, now));
         view.sent_adapter(booking.adapter, *first);

@@ -373,7 +373,7 @@ static TOLD: Section = Section {
             "from",
             Kind::OneOf(&TOLD_FROM),
             Preset::Required,
-            "Where it stands. Texts only: a number or a list in metadata says nothing.",
+            "Where it stands. Texts only: a list, a truth value, or a whole number of up to 12 digits in metadata says nothing. Envoy gives a number as 8 bytes, and those of a long fraction may look like a text.",
         ),
     ],
 };

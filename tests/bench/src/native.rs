@@ -108,6 +108,7 @@ impl Pool {
             filled: Tokens(0),
             cached: 0.0,
             session: false,
+            claimed: 0.0,
             rate: None,
             avoided_until: None,
             adapters_in_use: &[],
@@ -288,6 +289,7 @@ impl Booked {
             context: Tokens(506),
             predicted: Millis(31),
             streams: true,
+            teaches: true,
         };
         self.views[view].sent(&self.store, &sent, self.now);
     }

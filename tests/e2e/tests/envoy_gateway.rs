@@ -71,6 +71,7 @@ fn listener(documents: &[Value], place: &Place, cluster: &str) -> Result<Value> 
     let route = |_: &str| {
         json!({
             "cluster": cluster,
+            "idle_timeout": backend["timeout"]["http"]["streamIdleTimeout"],
             "upgrade_configs": [{"upgrade_type": "websocket"}],
             "retry_policy": {
                 "num_retries": backend["retry"]["numRetries"],

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use berth_tests_e2e::client::Client;
@@ -240,8 +241,11 @@ impl Draft<'_> {
 
     /// Changes the config of a plugin that was translated already.
     fn rewrite_config(&self, change: impl FnOnce(&mut Value)) -> Result<()> {
-        let source = &self.filters[0]["config_discovery"]["config_source"]["path_config_source"]["path"];
-        let file = source.as_str().context("no plugin")?;
+        let source = |filter: &Value| {
+            let path = &filter["config_discovery"]["config_source"]["path_config_source"]["path"];
+            path.as_str().map(str::to_owned)
+        };
+        let file = &self.filters.iter().find_map(source).context("no plugin")?;
         let mut resources: Value = serde_json::from_slice(&fs::read(file)?)?;
         let value = &mut resources["resources"][0]["typed_config"]["config"]["configuration"]["value"];
         let mut config = serde_json::from_str(value.as_str().context("no config")?)?;
@@ -499,6 +503,38 @@ async fn an_envoy_filter_alone_holds() -> Result<()> {
     keeps_its_promises(&rig).await?;
     takes_large_bodies_and_retries(&rig).await?;
     comes_back_after_a_trap(&rig).await
+}
+
+/// The router has seen nothing of what waits, so no other timeout ends it. What is rendered with a queue has this one.
+#[tokio::test]
+async fn what_waits_in_a_vm_that_traps_is_ended_by_the_idle_timeout() -> Result<()> {
+    let rig = gateway("hold", |draft| {
+        let routes = draft.routes["virtual_hosts"][0]["routes"].as_array_mut();
+        for route in routes.context("no routes")? {
+            route["route"]["idle_timeout"] = json!("10s");
+        }
+        draft.rewrite_config(|config| config["admission"] = json!({"queue": {"enabled": true, "max_wait": "4m"}}))
+    })
+    .await?;
+    rig.pin(&[("a", full()), ("b", full()), ("c", full())]).await?;
+    // One connection, so one worker.
+    let client = Client::http2(rig.envoy.gateway);
+    let waits = {
+        let client = client.clone();
+        tokio::spawn(async move { client.post(CHAT, &chat("llama", "waits", 100, 1)).await })
+    };
+    rig.until("it to wait", async || Ok(rig.stat("band.0.waiting").await? == 1))
+        .await?;
+    let body = chat("llama", "trap", 1, 1).to_string().into_bytes();
+    let trap = client
+        .send("POST", CHAT, &[JSON, ("x-berth-test-trap", "1")], body)
+        .await?;
+    assert_eq!(trap.status, 503, "{trap:?}");
+    let answer = tokio::time::timeout(Duration::from_secs(60), waits).await;
+    // Envoy's 504 passes through the filter of the dead VM, which makes it its own.
+    let answer = answer.context("it hangs")???;
+    assert_eq!(answer.status, 503, "{answer:?}");
+    Ok(())
 }
 
 #[tokio::test]

@@ -2,10 +2,10 @@
 
 use berth_shared_state::limits::LEDGER_VIEW_SILENT;
 use berth_shared_state::names;
-use berth_tests_host::{Step, Thread};
+use berth_tests_host::{Step, Stream, Thread};
 use berth_tests_it::play::Proxy;
 use berth_tests_it::scenario::{Request, Then};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::scenarios::wasm::{Wasm, head, unread};
 
@@ -13,11 +13,15 @@ const BODY: &[u8] = br#"{"messages": [{"role": "user", "content": "hello"}]}"#;
 
 /// The KV cache of the only pod is full, and the queue is on.
 fn full() -> Wasm {
+    queueing(&json!({"running": 1, "kv": 0.999}))
+}
+
+fn queueing(pod: &Value) -> Wasm {
     let admission = json!({"queue": {"enabled": true, "max_wait": "60s"},
         "objectives": [{"name": "chat", "priority": 5}]});
     let trust = json!({"headers": ["x-gateway-inference-objective"]});
     let more = json!({"top": {"admission": admission, "trust": trust}});
-    let mut wasm = unread(&json!({"a": {"running": 1, "kv": 0.999}}), more);
+    let mut wasm = unread(&json!({"a": pod}), more);
     wasm.wait(1_500);
     wasm
 }
@@ -100,4 +104,50 @@ fn the_gauges_show_what_waits_at_all_workers() {
     wasm.wait(300);
     assert_eq!(wasm.host.gauge("berth.pool.pods.band.0.waiting"), Some(0));
     assert_eq!(wasm.host.gauge("berth.pool.pods.band.0.waiting_tokens"), Some(0));
+}
+
+/// One request is on its way at the pod and fills it, and another waits for that.
+fn one_behind_the_other() -> (Wasm, Stream, Stream) {
+    let mut wasm = queueing(&json!({"running": 0, "kv": 0.1}));
+    let first = wasm.open(0, &request(None));
+    let head = [(":status", "200"), ("content-type", "text/event-stream")];
+    first.response_headers(&mut wasm.host, head, false);
+    first.response_body(&mut wasm.host, b"data: 1\n\n", false);
+    wasm.set("a", &json!({"running": 1, "kv": 0.999})).expect("a pod");
+    wasm.wait(1_500);
+    let second = wasm.open(0, &request(None));
+    assert!(second.is_held());
+    (wasm, first, second)
+}
+
+#[test]
+fn the_end_of_an_answer_lets_others_go_at_once() {
+    let (mut wasm, first, second) = one_behind_the_other();
+    first.response_body(&mut wasm.host, b"data: 2\n\n", true);
+    assert!(second.upstream().is_some());
+}
+
+/// Others of its connection are reset next, those that wait too.
+#[test]
+fn a_stream_that_is_reset_lets_others_go_at_the_next_tick() {
+    let (mut wasm, first, second) = one_behind_the_other();
+    first.reset(&mut wasm.host);
+    assert!(second.is_held());
+    wasm.wait(200);
+    assert!(second.upstream().is_some());
+}
+
+#[test]
+fn what_waited_at_a_worker_that_died_is_shown_no_longer() {
+    let mut wasm = full();
+    assert!(wasm.send(1, 0, &request(None)).waits);
+    wasm.wait(300);
+    assert_eq!(wasm.host.gauge("berth.pool.pods.band.0.waiting"), Some(1));
+    wasm.host.kill(wasm.filter, Thread::Worker(0));
+    make_room(&mut wasm);
+    wasm.wait(LEDGER_VIEW_SILENT.0);
+    // With the next request the worker has a new VM.
+    assert!(wasm.send(2, 0, &request(None)).served_by.is_some());
+    wasm.wait(300);
+    assert_eq!(wasm.host.gauge("berth.pool.pods.band.0.waiting"), Some(0));
 }

@@ -50,6 +50,8 @@ pub fn istio(config: &Config, document: &[u8], args: &IstioArgs) -> anyhow::Resu
         .replace("@SCRAPE@", if meshed { MESH_SCRAPE } else { DIRECT_SCRAPE }.trim_end())
         .replace("@FALLBACK@", FALLBACK.trim_end())
         .replace("@ROUTES@", ROUTES.trim_end())
+        .replace("@IDLE@", if config.admission.queue.is_some() { IDLE } else { "" })
+        .replace("@TIMEOUT@", &format!("{}s", args.timeout))
         .replace("@BODY_LIMIT@", &held.saturating_add(BODY_HOLD_MARGIN_BYTES).to_string())
         .replace("@CLUSTER@", &yaml(cluster))
         .replace("@PORT@", port);
@@ -268,9 +270,16 @@ const ROUTES: &str =
         operation: MERGE
         value:
           route:
-            retry_policy:
+@IDLE@            retry_policy:
               retry_on: connect-failure,refused-stream,reset-before-request,retriable-status-codes
               retriable_status_codes: [429, 503]
+";
+
+/// Where requests wait, which they do in no other way than [`Way::Hold`].
+const IDLE: &str =
+    "            # What waits in a VM that traps has not come to the router, so only this ends it; Istio's own is off. An answer
+            # that is not streamed is silent as long, until it is there.
+            idle_timeout: @TIMEOUT@
 ";
 
 const DIRECT_SCRAPE: &str = r#"    # Dials the exact pod that a callout names, in plain text. No route leads here.

@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, VecDeque};
 use berth_shared_state::config::Queue as Bounds;
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use hashbrown::HashMap;
-use serde::{Deserialize, Serialize};
 
+use crate::ledger::Waiting;
 use crate::limits::QUEUE_FLOWS_MAX;
 
 #[cfg(test)]
@@ -46,30 +46,40 @@ pub struct Item<T> {
     pub what: T,
 }
 
-/// How much waits in a band.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Waiting {
-    /// The band.
-    pub priority: i16,
-    /// Requests.
-    pub requests: u32,
-    /// Their tokens.
-    pub tokens: Tokens,
-}
-
 #[derive(Debug)]
 struct Flow<T> {
     key: u64,
     /// Tokens that it was given and has not spent; never more than its first request costs.
     credit: u64,
     tokens: u64,
+    bytes: usize,
     waiting: VecDeque<Item<T>>,
+    /// Where to look on behind a first that has no room.
+    turn: usize,
 }
 
 impl<T> Flow<T> {
-    /// Credit that its first request lacks.
-    fn lacks(&self) -> Option<u64> {
-        Some(self.waiting.front()?.tokens.0.saturating_sub(self.credit))
+    /// Its first; or where that is named, the next in turn that is not.
+    fn next(&self, but: &[u64]) -> Option<&Item<T>> {
+        let open = |item: &&Item<T>| !but.contains(&item.id);
+        let first = self.waiting.front().filter(open);
+        let behind = || self.waiting.iter().cycle().skip(self.turn).take(self.waiting.len());
+        first.or_else(|| behind().find(open))
+    }
+
+    /// Credit that it lacks for one of its requests.
+    const fn lacks(&self, item: &Item<T>) -> u64 {
+        item.tokens.0.saturating_sub(self.credit)
+    }
+
+    fn take(&mut self, at: usize) -> Option<Item<T>> {
+        let item = self.waiting.remove(at)?;
+        self.tokens = self.tokens.saturating_sub(item.tokens.0);
+        self.bytes = self.bytes.saturating_sub(item.bytes);
+        if at < self.turn {
+            self.turn -= 1;
+        }
+        Some(item)
     }
 }
 
@@ -119,10 +129,17 @@ impl<T> Queue<T> {
         self.places.len()
     }
 
-    /// The highest band where somebody waits.
+    /// The bands where somebody waits, highest first.
+    pub fn priorities(&self) -> impl Iterator<Item = i16> {
+        self.bands.keys().rev().copied()
+    }
+
+    /// One that waits.
     #[must_use]
-    pub fn highest(&self) -> Option<i16> {
-        self.bands.keys().next_back().copied()
+    pub fn get(&self, id: u64) -> Option<&Item<T>> {
+        let (priority, key) = self.places.get(&id)?;
+        let flow = self.bands.get(priority)?.flows.iter().find(|flow| flow.key == *key)?;
+        flow.waiting.iter().find(|item| item.id == id)
     }
 
     /// How much waits in each band, lowest first.
@@ -135,11 +152,12 @@ impl<T> Queue<T> {
                     .iter()
                     .fold(0, |sum: u64, flow| sum.saturating_add(flow.tokens)),
             ),
+            blocked: None,
         })
     }
 
     /// Takes one in. Returned are those that give way, perhaps itself: while its band is over a bound, the youngest
-    /// of the flow with most tokens in it; while the whole is, the same of the lowest band.
+    /// of the flow that has most of it, tokens or bytes; while the whole is, the same of the lowest band.
     pub fn offer(&mut self, item: Item<T>) -> Vec<Item<T>> {
         if item.bytes > self.bounds.band_bytes || self.places.contains_key(&item.id) {
             return vec![item];
@@ -148,48 +166,63 @@ impl<T> Queue<T> {
         self.quiet.1 = self.quiet.1.min(item.since + item.wait);
         self.push(item);
         let mut gone = Vec::new();
-        while self
-            .bands
-            .get(&priority)
-            .is_some_and(|band| band.requests > self.bounds.band_requests || band.bytes > self.bounds.band_bytes)
-        {
-            gone.extend(self.give_way(priority));
-        }
-        while self.len() > self.bounds.max_requests || self.bytes > self.bounds.max_bytes {
-            let Some(lowest) = self.bands.keys().next().copied() else {
+        while let Some(band) = self.bands.get(&priority) {
+            let by_bytes = band.bytes > self.bounds.band_bytes;
+            if !by_bytes && band.requests <= self.bounds.band_requests {
                 break;
-            };
-            gone.extend(self.give_way(lowest));
+            }
+            gone.extend(self.give_way(priority, by_bytes));
+        }
+        while let Some(lowest) = self.bands.keys().next().copied() {
+            let by_bytes = self.bytes > self.bounds.max_bytes;
+            if !by_bytes && self.len() <= self.bounds.max_requests {
+                break;
+            }
+            gone.extend(self.give_way(lowest, by_bytes));
         }
         gone
     }
 
-    /// Who goes next of a band, but of the flows named: the first of the flow that can pay, or that first could.
+    /// Who goes next of a band, but of the requests and the flows named: one of the flow that can pay, or that first
+    /// could.
     #[must_use]
-    pub fn next(&self, priority: i16, but: &[u64]) -> Option<&Item<T>> {
+    pub fn next(&self, priority: i16, but: &[u64], shut: &[u64]) -> Option<&Item<T>> {
         let flows = self.bands.get(&priority)?.flows.iter();
-        let open = flows.filter(|flow| !but.contains(&flow.key));
-        open.filter_map(|flow| Some((flow.lacks()?, flow.waiting.front()?)))
+        let open = flows.filter(|flow| !shut.contains(&flow.key));
+        open.filter_map(|flow| flow.next(but).map(|item| (flow.lacks(item), item)))
             .min_by_key(|(lacks, _)| *lacks)
             .map(|(_, item)| item)
     }
 
-    /// Lets one go that is the first of its flow. Where its flow cannot pay, all of its band are given what it lacks;
-    /// so who is passed by, because there is no room for it yet, can pay before the others can again.
+    /// There was no room for one: another of its flow is the next to be asked behind the first.
+    pub fn passed(&mut self, id: u64) {
+        let at = |flow: &Flow<T>| flow.waiting.iter().position(|item| item.id == id);
+        let place = self.places.get(&id);
+        let band = place.and_then(|(priority, key)| Some((self.bands.get_mut(priority)?, *key)));
+        if let Some(flow) = band.and_then(|(band, key)| band.flows.iter_mut().find(|flow| flow.key == key))
+            && let Some(at) = at(flow)
+        {
+            flow.turn = (at + 1) % flow.waiting.len().max(1);
+        }
+    }
+
+    /// Lets one go. Where its flow cannot pay, all of its band are given what it lacks; so who is passed by, because
+    /// there is no room for it yet, can pay before the others can again.
     pub fn go(&mut self, id: u64) -> Option<Item<T>> {
         let (priority, key) = *self.places.get(&id)?;
         let band = self.bands.get_mut(&priority)?;
         let at = band.flows.iter().position(|flow| flow.key == key)?;
-        let lacks = band.flows.get(at)?.lacks()?;
+        let flow = band.flows.get(at)?;
+        let place = flow.waiting.iter().position(|item| item.id == id)?;
+        let (credit, lacks) = (flow.credit, flow.lacks(flow.waiting.get(place)?));
         for flow in &mut band.flows {
             let first = flow.waiting.front().map_or(0, |item| item.tokens.0);
             flow.credit = flow.credit.saturating_add(lacks).min(first);
         }
         let mut flow = band.flows.remove(at)?;
-        let item = flow.waiting.pop_front();
+        let item = flow.take(place);
         if let Some(item) = &item {
-            flow.credit = flow.credit.saturating_sub(item.tokens.0);
-            flow.tokens = flow.tokens.saturating_sub(item.tokens.0);
+            flow.credit = (credit + lacks).saturating_sub(item.tokens.0);
         }
         if !flow.waiting.is_empty() {
             band.flows.push_back(flow);
@@ -241,20 +274,24 @@ impl<T> Queue<T> {
         self.places.insert(item.id, (item.priority, item.flow));
         if let Some(flow) = at.and_then(|at| band.flows.get_mut(at)) {
             flow.tokens = flow.tokens.saturating_add(item.tokens.0);
+            flow.bytes += item.bytes;
             return flow.waiting.push_back(item);
         }
         band.flows.push_back(Flow {
             key: item.flow,
             credit: 0,
             tokens: item.tokens.0,
+            bytes: item.bytes,
             waiting: VecDeque::from([item]),
+            turn: 0,
         });
     }
 
-    /// Takes out the youngest of the flow with most tokens.
-    fn give_way(&mut self, priority: i16) -> Option<Item<T>> {
+    /// Takes out the youngest of the flow that has most tokens, or bytes where these are over their bound.
+    fn give_way(&mut self, priority: i16, by_bytes: bool) -> Option<Item<T>> {
         let band = self.bands.get(&priority)?;
-        let key = band.flows.iter().max_by_key(|flow| flow.tokens)?.key;
+        let has = |flow: &&Flow<T>| if by_bytes { flow.bytes as u64 } else { flow.tokens };
+        let key = band.flows.iter().max_by_key(has)?.key;
         self.take(priority, key, |waiting| waiting.len().checked_sub(1))
     }
 
@@ -267,10 +304,7 @@ impl<T> Queue<T> {
         let band = self.bands.get_mut(&priority)?;
         let at = band.flows.iter().position(|flow| flow.key == key)?;
         let flow = band.flows.get_mut(at)?;
-        let item = which(&flow.waiting).and_then(|which| flow.waiting.remove(which));
-        if let Some(item) = &item {
-            flow.tokens = flow.tokens.saturating_sub(item.tokens.0);
-        }
+        let item = which(&flow.waiting).and_then(|which| flow.take(which));
         if flow.waiting.is_empty() {
             band.flows.remove(at);
         }

@@ -62,9 +62,11 @@ pub fn room(
     }
     let (wait, bears) = (terms.queue + late(pod, now), patience.wait * part);
     let (free, asked) = memory(pod, stage, need, fleet);
-    let short = (asked / part - free).clamp(0.0, 1.0);
+    // Some to spare, but no more than there is.
+    let asked = (asked / part).min(asked.max(1.0));
+    let short = (asked - free).clamp(0.0, 1.0);
     Room {
-        requests: in_time(wait, bears, terms.prefill).min((free / asked * part).clamp(0.0, ROOM_MAX).floor()),
+        requests: in_time(wait, bears, terms.prefill).min((free / asked).clamp(0.0, ROOM_MAX).floor()),
         // All of the memory turns over in about the time in which an answer ends.
         drain: (wait - bears).max(0.0).max(NO_ROOM * short),
     }

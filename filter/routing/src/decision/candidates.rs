@@ -52,9 +52,12 @@ pub struct Candidate<'a> {
     pub stage: Stage,
     pub can: Can,
     pub tier: Tier,
+    /// What it takes, and its price.
     pub need: Need,
     pub terms: Terms,
     pub cost: f64,
+    /// What it takes, and its prefill, if what only the client claims is not so.
+    pub surely: (Need, f64),
     /// Proxies agree on it for prompts that begin like this one.
     pub is_home: bool,
     /// Its failure domain, where retries stay apart.
@@ -65,8 +68,16 @@ impl Candidate<'_> {
     /// Prompt tokens that it was sent before, and not only believed to have.
     fn known_cached(&self) -> Tokens {
         self.need.cached.min(Tokens(
-            (self.need.prompt.0 as f64 * self.pod.cached_at_an_engine()) as u64,
+            (self.need.prompt.0 as f64 * self.pod.at_an_engine(self.pod.cached.max(self.pod.claimed))) as u64,
         ))
+    }
+
+    /// The terms, if what only the client claims is not so.
+    fn sure_terms(&self) -> Terms {
+        Terms {
+            prefill: self.surely.1,
+            ..self.terms
+        }
     }
 }
 
@@ -126,6 +137,7 @@ impl<'a> Candidates<'a> {
                     need: Need::default(),
                     terms: Terms::default(),
                     cost: 0.0,
+                    surely: (Need::default(), 0.0),
                     is_home: false,
                     domain: None,
                 }),
@@ -243,16 +255,20 @@ impl<'a> Candidates<'a> {
 
     /// Prices everybody who is left.
     pub fn price(&mut self, why: &mut Why) {
-        let avoided = |one: &&Candidate<'_>| one.pod.avoided_until.is_some_and(|until| until > self.input.now);
-        let avoided = self.list.iter().filter(avoided).count();
+        let now = self.input.now;
+        let is_avoided = |one: &&Candidate<'_>| one.pod.avoided_until.is_some_and(|until| until > now);
+        let (avoided, of) = self.input.drawn.map_or_else(
+            || (self.list.iter().filter(is_avoided).count(), self.list.len()),
+            |part| part.field.avoided(now),
+        );
         // When most of them fail, the fault is more likely on the way there (Envoy's panic rule).
-        let avoid = avoided.saturating_mul(2) <= self.list.len();
+        let avoid = avoided.saturating_mul(2) <= of;
         if !avoid {
             why.notes.push(Note::AvoidanceWaived);
         }
         let question = Question {
             fleet: &self.fleet,
-            now: self.input.now,
+            now,
             avoid,
             slow_start: self.input.pool.routing.slow_start,
         };
@@ -261,8 +277,15 @@ impl<'a> Candidates<'a> {
         let agreed = Agreed::new(self.input, &self.fleet, &self.list, name.filter(|_| cold));
         for one in &mut self.list {
             one.is_home = one.tier < Tier::Registered && agreed.is_home(one.pod.row);
-            one.need = self.input.ask.need(agreed.cached(one));
+            let cached = agreed.cached(one);
+            one.need = self.input.ask.need(cached);
             one.terms = agreed.terms(self.input, one, name, &question);
+            one.surely = (one.need, one.terms.prefill);
+            let claimed = one.pod.at_an_engine(one.pod.claimed);
+            if claimed > cached {
+                one.need = self.input.ask.need(claimed);
+                one.terms = agreed.terms(self.input, one, name, &question);
+            }
             one.cost = one.terms.total();
         }
         self.even_out();
@@ -274,8 +297,8 @@ impl<'a> Candidates<'a> {
         });
     }
 
-    /// Leaves out the pods that others wait for, and asks the rest for room. False: there is none, and the cheapest is
-    /// the first considered. Where no gauge can be believed, nobody can say that a pool is full, unless it is at its caps.
+    /// Leaves out the pods that others keep, and asks the rest for room. False: there is none, and the one that it keeps,
+    /// or else the cheapest, is the first considered. Where no gauge can be believed, nobody can say that a pool is full, unless it is at its caps.
     pub fn have_room(&mut self, admit: &Admit<'_>, why: &mut Why) -> bool {
         if admit.closed {
             return false;
@@ -291,8 +314,8 @@ impl<'a> Candidates<'a> {
             let room = cost::room(
                 one.pod,
                 one.stage,
-                &one.need,
-                &one.terms,
+                &one.surely.0,
+                &one.sure_terms(),
                 fleet,
                 patience,
                 self.input.now,
@@ -305,8 +328,10 @@ impl<'a> Candidates<'a> {
             return true;
         }
         why.drain = drain.is_finite().then_some(Millis(drain as u64));
-        let cheapest = self.list.iter().min_by(|a, b| a.cost.total_cmp(&b.cost));
-        why.considered = cheapest.map(|one| considered(one, &self.fleet)).into_iter().collect();
+        let kept = |one: &&Candidate<'_>| Some(one.pod.row.address) == admit.keeps;
+        let cheapest = || self.list.iter().min_by(|a, b| a.cost.total_cmp(&b.cost));
+        let best = self.list.iter().find(kept).or_else(cheapest);
+        why.considered = best.map(|one| considered(one, &self.fleet)).into_iter().collect();
         false
     }
 
@@ -368,11 +393,13 @@ impl<'a> Candidates<'a> {
 
 impl super::Ask<'_> {
     fn booking(&self, pod: &Candidate<'_>, name: Option<Name<'_>>) -> Booking {
+        let need = pod.surely.0;
         Booking {
-            work: pod.need.uncached(),
-            context: pod.need.takes(),
-            predicted: Millis(pod.terms.first_token() as u64),
+            work: need.uncached(),
+            context: need.takes(),
+            predicted: Millis(pod.sure_terms().first_token() as u64),
             adapter: name.filter(|_| pod.tier != Tier::Base).map(|name| name.key()),
+            claims: pod.need != need,
         }
     }
 }

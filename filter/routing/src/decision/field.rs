@@ -16,7 +16,7 @@ use berth_shared_state::config::Pool;
 use berth_shared_state::pod::{PodAddress, PodKey};
 use berth_shared_state::snapshot::Snapshot;
 use berth_shared_state::table::{NameId, PodRow, Readiness};
-use berth_shared_state::units::Tokens;
+use berth_shared_state::units::{Tokens, UnixMillis};
 use fastrand::Rng;
 use hashbrown::HashMap;
 use xxhash_rust::xxh64::xxh64;
@@ -44,6 +44,8 @@ pub struct Field {
     open: Ring,
     /// The same by place.
     is_open: Vec<bool>,
+    /// Until when those of them are avoided that failed, the soonest first.
+    avoided_until: Vec<UnixMillis>,
     /// Those of them where an adapter is in use or in memory, as far as is known.
     warm: HashMap<u64, Ring>,
     /// Those that list a name; made when few that are drawn do.
@@ -102,11 +104,15 @@ impl Field {
         }
         open.sort_unstable();
         let mut is_open = vec![false; pods.len()];
+        let mut avoided_until = Vec::new();
         for (_, place) in &open {
-            if let Some(is_open) = is_open.get_mut(*place as usize) {
+            let place = *place as usize;
+            if let (Some(is_open), Some(pod)) = (is_open.get_mut(place), pods.get(place)) {
                 *is_open = true;
+                avoided_until.extend(pod.avoided_until);
             }
         }
+        avoided_until.sort_unstable();
         let ready = pods.iter().filter(|pod| is_ready(pod.row));
         let since = Since::new(&fleet, facts.elsewhere, ready.map(|pod| (pod, Stage::of(pod))));
         Self {
@@ -117,6 +123,7 @@ impl Field {
             warm: warm(snapshot, pods, &open),
             open,
             is_open,
+            avoided_until,
             listing: HashMap::new(),
             named,
         }
@@ -128,6 +135,12 @@ impl Field {
         if let Err(at) = ring.binary_search(&(key, place)) {
             ring.insert(at, (key, place));
         }
+    }
+
+    /// Of how many pods how many are avoided now. The drawn ones alone would say by chance that most are.
+    pub(super) fn avoided(&self, now: UnixMillis) -> (usize, usize) {
+        let over = self.avoided_until.partition_point(|until| *until <= now);
+        (self.avoided_until.len().saturating_sub(over), self.open.len())
     }
 
     /// The pods to look at; `None` = all of them, since some cannot speak for all.

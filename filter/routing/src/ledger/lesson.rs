@@ -13,6 +13,7 @@ pub(super) enum Lesson {
     Sent {
         pod: PodKey,
         tokens: Tokens,
+        sent_at: UnixMillis,
     },
     Adapter {
         pod: PodKey,
@@ -48,8 +49,10 @@ impl Lesson {
                 Self::Sent {
                     pod: known,
                     tokens: sum,
+                    ..
                 },
-                Self::Sent { pod, tokens },
+                // Of several, the first is the one that may be the probe.
+                Self::Sent { pod, tokens, .. },
             ) if known == pod => {
                 *sum = *sum + *tokens;
             }
@@ -76,7 +79,7 @@ impl Ledger {
         };
         match *lesson {
             Lesson::Asked(_) => {}
-            Lesson::Sent { tokens, .. } => state.memory.sent(tokens, now),
+            Lesson::Sent { tokens, sent_at, .. } => state.memory.sent(tokens, sent_at, now),
             Lesson::Answered { sent_at, .. } => state.memory.answered(sent_at, now),
             Lesson::Adapter {
                 incarnation,

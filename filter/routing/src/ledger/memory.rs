@@ -73,6 +73,11 @@ impl Outcome {
         }
     }
 
+    /// Says nothing of whether its pod works.
+    pub(super) const fn is_silent(self) -> bool {
+        matches!(self, Self::Refused | Self::NotFound | Self::Abandoned)
+    }
+
     /// What a status says; `context_length` if the text of the answer blames the context length.
     #[must_use]
     pub const fn of_status(status: u16, context_length: bool) -> Self {
@@ -175,11 +180,12 @@ impl Memory {
         Some(self.probe.map_or(open, |sent| open.max(sent + PROBE_PATIENCE)))
     }
 
-    /// So many KV tokens are sent to the pod: where its circuit is half open, that is the probe.
-    pub fn sent(&mut self, tokens: Tokens, now: UnixMillis) {
+    /// A request of so many KV tokens was sent to the pod: where its circuit is half open, that is the probe. Its end is
+    /// told from others by when it was sent, however late this is noted.
+    pub fn sent(&mut self, tokens: Tokens, sent_at: UnixMillis, now: UnixMillis) {
         self.filled = self.filled + tokens;
         if self.avoided_until().is_some_and(|until| until <= now) {
-            self.probe = Some(now);
+            self.probe = Some(sent_at);
         }
     }
 
@@ -211,6 +217,11 @@ impl Memory {
     /// A request ended. One sent before the last charge says nothing new: a burst that fails
     /// together is one failure, and an old stream that ends well does not excuse the pod.
     pub fn ended(&mut self, end: Ending, now: UnixMillis) {
+        if end.outcome.is_silent() {
+            // Another one may try.
+            self.probe = self.probe.filter(|sent| *sent != end.sent_at);
+            return;
+        }
         // A charge from the future was written before the clock stepped back: it says nothing.
         let charged = self.strikes > 0 && self.charged_at <= now;
         if charged && end.sent_at < self.charged_at {
@@ -222,10 +233,7 @@ impl Memory {
                 self.error = None;
                 self.answered(end.sent_at, now);
             }
-            // Another one may try.
-            Outcome::Refused | Outcome::NotFound | Outcome::Abandoned => {
-                self.probe = self.probe.filter(|sent| *sent != end.sent_at);
-            }
+            Outcome::Refused | Outcome::NotFound | Outcome::Abandoned => {}
             Outcome::Unreachable | Outcome::Overloaded => self.charge(now),
             Outcome::ServerError => {
                 let pair = self

@@ -1,6 +1,8 @@
 use super::truth::{InFlight, Truth};
 use super::*;
-use berth_shared_state::limits::{LEDGER_ENTRY_MAX_AGE, LEDGER_EXCESS_PATIENCE, LEDGER_IN_FLIGHT_MAX, LEDGER_WAIT_MIN};
+use berth_shared_state::limits::{
+    LEDGER_ENTRY_MAX_AGE, LEDGER_EXCESS_PATIENCE, LEDGER_IN_FLIGHT_MAX, LEDGER_TRIES, LEDGER_WAIT_MIN,
+};
 use berth_shared_state::names::ledger_key;
 use berth_shared_state::store::{MemoryStore, SharedData, StoreError, Stored};
 use core::cell::Cell;
@@ -24,6 +26,7 @@ fn stream(id: u64, pod: PodKey) -> Sent {
         context: Tokens(1500),
         predicted: Millis(100),
         streams: true,
+        teaches: true,
     }
 }
 
@@ -691,6 +694,28 @@ fn a_lost_race_or_a_refusing_host_costs_only_freshness() {
 }
 
 #[test]
+fn that_nobody_waits_any_more_is_told_at_the_next_tick_where_a_race_was_lost() {
+    let store = Flaky::default();
+    let mut view = LedgerView::new("p", 1);
+    // It stays in the ledger with a request in flight.
+    view.sent(&store, &stream(1, A), at(1000));
+    let band = Waiting {
+        requests: 1,
+        ..Waiting::default()
+    };
+    assert_eq!(view.waits(&store, vec![band], at(1000)), Synced::Written);
+    store.lose.set(LEDGER_TRIES as u32);
+    assert_eq!(view.waits(&store, Vec::new(), at(1010)), Synced::LostRace);
+    let told = || ledger_in(&store.inner).waiting_elsewhere(0).count();
+    assert_eq!(told(), 1);
+    view.tick(&store, at(1100));
+    assert_eq!(told(), 0);
+    let before = store.operations.get();
+    view.tick(&store, at(1200));
+    assert_eq!(store.operations.get(), before, "once");
+}
+
+#[test]
 fn a_store_that_always_refuses_leaves_the_worker_with_its_own_truth() {
     let store = Flaky::default();
     store.refuse.set(u32::MAX);
@@ -844,6 +869,11 @@ fn the_bytes_are_pinned() {
             priority: -1,
             requests: 2,
             tokens: Tokens(300),
+            blocked: Some(Blocked {
+                pod: Some("10.0.0.5:80".parse().unwrap()),
+                since: at(250),
+                stuck: true,
+            }),
         }],
     );
     let state = ledger.pod_mut(PodKey(5), at(300)).unwrap();
@@ -852,6 +882,7 @@ fn the_bytes_are_pinned() {
     let payload: &[u8] = &[
         1, 7, 0, 172, 2,                        // one view: nonce 7, slot 0, heartbeat 300
         1, 1, 2, 172, 2,                        // one band of it waits: priority -1, 2 requests, 300 tokens
+        1, 1, 0, 10, 0, 0, 5, 80, 250, 1, 1,    // one has no room: keeps 10.0.0.5:80, since 250; stuck
         0, 0, 0, 0, 0, 0, 0, 0,                 // nothing asked: requests 0.0,
         0, 0, 0, 0, 0, 0, 0, 0,                 // text 0.0,
         0, 0, 0, 0, 0, 0, 0, 0,                 // fixed 0.0
@@ -872,3 +903,42 @@ fn the_bytes_are_pinned() {
 
 #[cfg(not(target_arch = "wasm32"))]
 mod properties;
+
+/// Sends another request at 3,500 where B may be tried from 3,100 on, since one failed there at 100.
+fn opened(store: &dyn SharedData, pod: PodKey) -> LedgerView {
+    let mut view = LedgerView::new("p", 1);
+    view.sent(store, &whole(1, B), at(0));
+    view.ended(store, 1, Outcome::Unreachable, at(100));
+    view.sent(store, &whole(2, pod), at(3_500));
+    view
+}
+
+#[test]
+fn a_probe_that_was_moved_there_and_says_nothing_lets_another_one_try() {
+    for outcome in [Outcome::Refused, Outcome::NotFound, Outcome::Abandoned] {
+        let store = MemoryStore::default();
+        let mut view = opened(&store, A);
+        view.sent(&store, &whole(3, A), at(50));
+        for (id, tried_until) in [(2, 13_500), (3, 10_050)] {
+            view.moved(&store, id, &[], B, at(4_000));
+            assert_eq!(ledger_in(&store).at(B).avoided_until(), Some(at(tried_until)));
+            view.ended(&store, id, outcome, at(4_100));
+            assert_eq!(ledger_in(&store).at(B).avoided_until(), Some(at(3_100)), "{id}");
+        }
+    }
+}
+
+#[test]
+fn a_probe_that_was_written_late_and_says_nothing_lets_another_one_try() {
+    let store = Flaky::default();
+    let mut view = opened(&store, A);
+    store.lose.set(100);
+    assert_eq!(view.sent(&store, &whole(3, B), at(3_600)), Synced::LostRace);
+    store.lose.set(0);
+    // What it lost the race to.
+    LedgerView::new("p", 2).sent(&store, &whole(1, A), at(3_650));
+    view.sent(&store, &whole(4, A), at(3_700));
+    assert_eq!(ledger_in(&store).at(B).avoided_until(), Some(at(13_600)));
+    view.ended(&store, 3, Outcome::Abandoned, at(3_800));
+    assert_eq!(ledger_in(&store).at(B).avoided_until(), Some(at(3_100)));
+}

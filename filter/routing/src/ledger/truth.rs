@@ -62,6 +62,13 @@ struct AtPod {
     size: usize,
 }
 
+impl AtPod {
+    fn oldest(&self) -> Option<(u64, UnixMillis)> {
+        let sent = self.in_flight.iter().map(|(id, request)| (*id, request.sent_at));
+        sent.min_by_key(|(id, sent_at)| (*sent_at, *id))
+    }
+}
+
 /// All of one view's requests.
 #[derive(Debug, Default)]
 pub(super) struct Truth {
@@ -84,7 +91,7 @@ impl Truth {
 
     pub fn sent(&mut self, id: u64, request: InFlight) {
         if self.places.len() >= LEDGER_IN_FLIGHT_MAX
-            && let Some(oldest) = self.oldest(|_| true)
+            && let Some(oldest) = self.oldest()
         {
             self.remove(oldest.0);
         }
@@ -177,16 +184,14 @@ impl Truth {
         any
     }
 
-    /// The oldest request at a pod, and how many there are.
+    /// The oldest request at a pod.
     pub fn oldest_at(&self, pod: PodKey) -> Option<(u64, UnixMillis)> {
-        self.oldest(|at| at == pod)
+        self.pods.get(&pod).and_then(AtPod::oldest)
     }
 
-    fn oldest(&self, at: impl Fn(PodKey) -> bool) -> Option<(u64, UnixMillis)> {
-        let pods = self.pods.iter().filter(|(pod, _)| at(**pod));
-        pods.flat_map(|(_, at_pod)| &at_pod.in_flight)
-            .map(|(id, request)| (*id, request.sent_at))
-            .min_by_key(|(id, sent_at)| (*sent_at, *id))
+    fn oldest(&self) -> Option<(u64, UnixMillis)> {
+        let oldest = self.pods.values().filter_map(AtPod::oldest);
+        oldest.min_by_key(|(id, sent_at)| (*sent_at, *id))
     }
 
     pub fn drop_leaked(&mut self, id: u64) {

@@ -17,11 +17,9 @@ use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use xxhash_rust::xxh64::xxh64;
 
 use super::lesson::Lesson;
-use crate::admission::Waiting;
-
 use super::memory::{Ending, Observation};
 use super::truth::{InFlight, Truth};
-use super::{Asked, Ledger, Outcome};
+use super::{Asked, Ledger, Outcome, Waiting};
 
 /// A request that is being sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,6 +38,8 @@ pub struct Sent {
     pub predicted: Millis,
     /// Asked for a stream: its first token will show.
     pub streams: bool,
+    /// What its pod has to read first is known, so that it teaches the pod's rate.
+    pub teaches: bool,
 }
 
 /// What the table says of a pod, as far as the ledger needs it.
@@ -95,6 +95,8 @@ pub struct LedgerView {
     cleaned_at: UnixMillis,
     /// The truth changed since it was last written.
     unwritten: bool,
+    /// A band is new or gone, and the others do not know.
+    untold: bool,
     /// When all of the truth was put into `seen`, and not only what changed; `None` = that is due.
     whole_at: Option<UnixMillis>,
     /// The shared value may still hold records of this view.
@@ -121,6 +123,7 @@ impl LedgerView {
             written_at: UnixMillis(0),
             cleaned_at: UnixMillis(0),
             unwritten: false,
+            untold: false,
             whole_at: None,
             on_record: false,
         }
@@ -143,6 +146,7 @@ impl LedgerView {
         let bands = |list: &[Waiting]| list.iter().map(|band| band.priority).collect::<Vec<_>>();
         let news = bands(&self.waiting) != bands(&waiting);
         self.unwritten |= self.waiting != waiting;
+        self.untold |= news;
         self.waiting = waiting;
         if news { self.write(store, now) } else { Synced::Idle }
     }
@@ -184,7 +188,7 @@ impl LedgerView {
             context: sent.context,
             predicted: sent.predicted,
             streams: sent.streams,
-            teaches: sent.streams,
+            teaches: sent.streams && sent.teaches,
             answered_at: None,
             adapter: sent.adapter,
         };
@@ -192,6 +196,7 @@ impl LedgerView {
         self.learn(Lesson::Sent {
             pod: sent.pod,
             tokens: sent.context,
+            sent_at: now,
         });
         if let Some(adapter) = sent.adapter {
             self.learn(Lesson::Adapter {
@@ -273,7 +278,11 @@ impl LedgerView {
             sent_at: request.sent_at,
             outcome: Outcome::Unreachable,
         };
-        self.learn(Lesson::Sent { pod, tokens });
+        self.learn(Lesson::Sent {
+            pod,
+            tokens,
+            sent_at: request.sent_at,
+        });
         for pod in failed {
             self.learn(Lesson::End {
                 pod: *pod,
@@ -301,8 +310,7 @@ impl LedgerView {
             });
         }
         // What says nothing of the pod matters where it was to show whether it works.
-        let silent = matches!(outcome, Outcome::Refused | Outcome::NotFound | Outcome::Abandoned);
-        if !silent || self.seen.at(request.pod).avoided_until().is_some() {
+        if !outcome.is_silent() || self.seen.at(request.pod).avoided_until().is_some() {
             self.learn(Lesson::End {
                 pod: request.pod,
                 end,
@@ -315,7 +323,7 @@ impl LedgerView {
     /// Settles what is due, drops what leaked, and shows that this worker lives. To be called on
     /// every tick; writes only when something changed or a heartbeat is due, and never when idle.
     pub fn tick(&mut self, store: &dyn SharedData, now: UnixMillis) -> Synced {
-        let mut changed = self.truth.settle(now) || (self.unwritten && !self.waiting.is_empty());
+        let mut changed = self.truth.settle(now) || self.untold || (self.unwritten && !self.waiting.is_empty());
         if self.facts.values().any(|fact| fact.proxy_active.is_some()) && !self.truth.is_empty() {
             self.refresh(store, now);
             changed |= self.re_base(now);
@@ -396,11 +404,10 @@ impl LedgerView {
             self.seen = ledger;
             self.stored = head.to_vec();
             self.applied = 0;
-            // An older writing of ours lacks what was written since.
-            let own = self.seen.head(self.nonce);
-            self.whole_at = self
-                .whole_at
-                .filter(|_| own.is_none_or(|head| head.heartbeat == self.written_at));
+            // An older writing of ours lacks what was written since, and a whole one that lost its race is not there.
+            let (own, written_at) = (self.seen.head(self.nonce), self.written_at);
+            let is_there = own.is_none_or(|head| head.heartbeat == written_at);
+            self.whole_at = self.whole_at.filter(|at| is_there && *at <= written_at);
         }
         Ok(())
     }
@@ -503,6 +510,7 @@ impl LedgerView {
         self.applied = 0;
         self.written_at = now;
         self.unwritten = false;
+        self.untold = false;
         self.on_record = !self.has_nothing();
     }
 

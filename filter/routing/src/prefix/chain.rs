@@ -219,6 +219,12 @@ pub fn seed(model: &str, cache_salt: &str) -> u64 {
 }
 
 impl Blocks {
+    /// Bytes of memory that its lists take.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        size_of::<u64>() * self.ids.len() + size_of::<Prompt>() * self.prompts.len()
+    }
+
     /// The chains under a [`seed`].
     #[must_use]
     pub fn chains(&self, seed: u64) -> Chains {

@@ -3,14 +3,31 @@
 //! ```text
 //!  decide: who is ahead? --nobody--> room? --yes--> route
 //!             \--somebody--\            \--no--> queue on: wait     queue off: sheddable 429, others route
-//!  release (a stream ended, or a tick): deadlines, then the next of the highest band while there is room
+//!  release (a stream ended, or a tick): deadlines, then band by band while there is room
 //! ```
 //!
-//! Workers share a pool without a lock: each tells in the ledger what waits there, lets no lower band go while a
-//! higher one waits elsewhere, and in one go no more of a band than its part of what waits. A worker that died is
-//! forgotten with the ledger's other records of it.
+//! Who may pass whom, at one worker and between them:
+//! - The next is one of the highest band, by the queue's rule. Where it finds room it goes, and nobody has passed it.
+//! - Where it finds none it *keeps* a pod, the one that would be best for it, until it goes. Others pass it, those of
+//!   its own flow and of lower bands too, but not to that pod. So what is large finds its pod drained at last, and what
+//!   fits one full pod only stops nobody elsewhere.
+//! - Workers share a pool without a lock, and tell in the ledger what waits. One of each band tells the pod that it
+//!   keeps, the one that has been without room longest. After [`BLOCKED_PATIENCE`] the other workers keep it too:
+//!   from lower bands, and in its own from who is without room since later.
+//! - A band of which nothing that was asked has room is *stuck* after that second; at once where all that were asked may
+//!   go to some pods only (a subset, an adapter). It holds nobody back but at pods that are kept. While it is not, no
+//!   lower band goes at another worker, and who comes waits behind it.
+//! - In one go a worker lets go no more of a band than its part of what waits in it, those that are stuck not counted.
+//!
+//! Nobody starves within a band: its flow has its turn, then it keeps a pod, and who keeps one longer goes before. A
+//! worker that died is forgotten with the ledger's other records of it.
+//!
+//! What cannot be held (its body is too large) does not wait, and passes nobody: it goes where there is room and nobody
+//! ahead, and else is sent away.
 
-use std::collections::BTreeSet;
+mod release;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use berth_shared_state::config::Admission;
@@ -19,16 +36,19 @@ use berth_shared_state::store::SharedData;
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 
 use super::{Request, Steering, View};
-use crate::admission::{Class, Item, Queue, Waiting, deadline};
+use crate::admission::{Class, Item, Queue};
 use crate::cost::Patience;
 use crate::decision::{Action, Admit, Ask, Decision, Reason, Refusal, Why};
-use crate::limits::{ASCII_BYTES_PER_TOKEN, RELEASE_BLOCKED_MAX, RELEASE_MAX, RETRY_AFTER_RANGE};
+use crate::ledger::{Blocked, Waiting};
+#[cfg(doc)]
+use crate::limits::BLOCKED_PATIENCE;
+use crate::limits::{ASCII_BYTES_PER_TOKEN, RETRY_AFTER_RANGE};
 use crate::prefix::Blocks;
 use crate::request::Facts;
 
 /// A request that waits, with all that deciding it anew takes.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct Queued {
     facts: Facts,
     prompt: Blocks,
     steering: Steering,
@@ -41,7 +61,9 @@ pub(super) struct Held {
 #[derive(Debug)]
 pub(super) struct Line {
     /// `None`: nobody may wait.
-    queue: Option<Queue<Held>>,
+    queue: Option<Queue<Queued>>,
+    /// Of each band the one that has been without room longest, by its id.
+    blocked: BTreeMap<i16, (u64, Blocked)>,
     /// Bands for which the pool was full when last asked.
     full: BTreeSet<i16>,
     /// When it was expected to have room, as a time from when it was last asked.
@@ -49,15 +71,19 @@ pub(super) struct Line {
     /// Requests that this worker may let go while others wait elsewhere. A stream that ends here gives its part of
     /// one, so that who has more streams gets no more; a tick gives one, so that nobody waits for nobody.
     owed: f64,
+    /// A stream of the pool ended since the last release.
+    ended: bool,
 }
 
 impl Line {
     pub fn new(admission: &Admission) -> Self {
         Self {
             queue: admission.queue.map(Queue::new),
+            blocked: BTreeMap::new(),
             full: BTreeSet::new(),
             drain: Millis(0),
             owed: 0.0,
+            ended: false,
         }
     }
 
@@ -69,12 +95,26 @@ impl Line {
         self.queue.as_ref().is_none_or(Queue::is_empty)
     }
 
-    fn highest(&self) -> Option<i16> {
-        self.queue.as_ref()?.highest()
+    /// A stream of the pool is over: its place may be free.
+    pub const fn ended(&mut self) {
+        self.ended = true;
     }
 
     fn waiting(&self) -> Vec<Waiting> {
-        self.queue.iter().flat_map(Queue::waiting).collect()
+        let all = self.queue.iter().flat_map(Queue::waiting);
+        let blocked = |priority| self.blocked.get(&priority).map(|(_, blocked)| *blocked);
+        all.map(|band| Waiting {
+            blocked: blocked(band.priority),
+            ..band
+        })
+        .collect()
+    }
+
+    /// Who has left is without room no more.
+    fn forget_gone(&mut self) {
+        if let Some(queue) = &self.queue {
+            self.blocked.retain(|_, (id, _)| queue.get(*id).is_some());
+        }
     }
 
     fn patience(&self, class: &Class) -> Patience {
@@ -84,19 +124,31 @@ impl Line {
         }
     }
 
-    /// Takes in what a decision said of the pool.
-    fn learn(&mut self, priority: i16, why: &Why) {
+    /// Takes in what a decision said of the pool. That a hurried one, or one that was not to have all pods, finds no room
+    /// says nothing of what others of its band would.
+    fn learn(&mut self, class: &Class, all: bool, why: &Why) {
         match why.room {
-            Some(0) => {
-                self.full.insert(priority);
+            Some(0) if all && !class.hurried => {
+                self.full.insert(class.priority);
                 self.drain = why.drain.unwrap_or(self.drain);
             }
-            Some(_) => {
-                self.full.remove(&priority);
+            Some(1..) => {
+                self.full.remove(&class.priority);
             }
-            None => {}
+            _ => {}
         }
     }
+}
+
+/// On which terms a request is let go.
+#[derive(Clone, Copy, Debug)]
+struct Terms<'a> {
+    /// Pods that others keep.
+    reserved: &'a [PodAddress],
+    /// The pod that it keeps itself.
+    keeps: Option<PodAddress>,
+    /// Others are ahead.
+    closed: bool,
 }
 
 /// Where a request goes, whatever pod it gets.
@@ -120,40 +172,26 @@ impl View {
     ) -> Decision {
         self.counts.objectives_unknown += u64::from(class.unknown);
         let queues = self.config.admission.queue.is_some();
-        let waits = request.body.filter(|_| queues);
-        let mut decision = if waits.is_none() && !class.is_sheddable() {
+        let mut decision = if !queues && !class.is_sheddable() {
             self.decide_at(store, request, way, None, now)
         } else {
-            let closed = waits.is_some() && self.must_wait(store, way.index, class.priority, now);
-            let on = (&class, &[][..], closed);
-            self.decide_with_room(store, request, way, on, now)
+            let closed = queues && self.must_wait(store, way.index, class.priority, now);
+            let kept = self.kept_before(way.index, class.priority, now);
+            let terms = Terms {
+                reserved: &kept,
+                closed,
+                keeps: None,
+            };
+            self.decide_with_room(store, request, way, &class, terms, now)
         };
         decision.why.priority = Some(class.priority);
         if decision.action != Action::Hold {
             return decision;
         }
-        match waits {
+        match request.body.filter(|_| queues) {
             Some(bytes) => self.wait(store, request, (way, class, bytes), decision, now),
             None => self.refuse(way.index, decision.why, Reason::Saturated),
         }
-    }
-
-    /// Lets go what may go now, in the order in which it goes: routed, passed or answered here. To be called when a
-    /// stream has ended and on every tick; where nobody waits it costs nothing.
-    pub fn release(&mut self, store: &dyn SharedData, now: UnixMillis) -> Vec<(u64, Decision)> {
-        if self.leaving.is_empty() && self.lines.iter().all(Line::is_empty) {
-            return Vec::new();
-        }
-        let mut gone = core::mem::take(&mut self.leaving);
-        for index in 0..self.lines.len() {
-            if self.lines.get(index).is_some_and(|line| !line.is_empty()) {
-                self.expire(index, now, &mut gone);
-                self.refresh_table(store, index, now);
-                while gone.len() < RELEASE_MAX && self.release_band(store, index, now, &mut gone) {}
-                self.tell(store, index, now);
-            }
-        }
-        gone
     }
 
     /// What waits for a pool (by its place in the config) at all workers, lowest band first; as last read, and never
@@ -179,9 +217,18 @@ impl View {
         all
     }
 
+    /// Reads anew what waits at other workers, where anybody may wait.
+    pub fn refresh_waiting(&mut self, store: &dyn SharedData, now: UnixMillis) {
+        for (line, view) in self.lines.iter().zip(&mut self.pools) {
+            if line.queue.is_some() {
+                self.counts.ledger(view.ledger.refresh(store, now));
+            }
+        }
+    }
+
     /// Whether any request waits at this worker.
     #[must_use]
-    pub fn holds(&self) -> bool {
+    pub fn anybody_waits(&self) -> bool {
         !self.leaving.is_empty() || self.lines.iter().any(|line| !line.is_empty())
     }
 
@@ -196,21 +243,30 @@ impl View {
         }
     }
 
-    /// Somebody is ahead, here or at another worker.
+    /// Somebody is ahead who can go, here or at another worker.
     fn must_wait(&mut self, store: &dyn SharedData, index: usize, priority: i16, now: UnixMillis) -> bool {
-        if self
-            .lines
-            .get(index)
-            .and_then(Line::highest)
-            .is_some_and(|highest| highest >= priority)
-        {
-            return true;
-        }
-        let Some(view) = self.pools.get_mut(index) else {
+        let ahead = |band: &Waiting| band.priority >= priority && !band.is_stuck();
+        let Some((line, view)) = self.lines.get(index).zip(self.pools.get_mut(index)) else {
             return false;
         };
+        if line.waiting().iter().any(ahead) {
+            return true;
+        }
         self.counts.ledger(view.ledger.refresh(store, now));
-        view.ledger.waiting_elsewhere().any(|band| band.priority >= priority)
+        view.ledger.waiting_elsewhere().any(ahead)
+    }
+
+    /// Pods that are kept from one that comes.
+    fn kept_before(&self, index: usize, priority: i16, now: UnixMillis) -> Vec<PodAddress> {
+        let Some((line, view)) = self.lines.get(index).zip(self.pools.get(index)) else {
+            return Vec::new();
+        };
+        let here = line.blocked.range(priority..);
+        let here = here.filter_map(|(_, (_, blocked))| blocked.pod);
+        let elsewhere = view.ledger.waiting_elsewhere();
+        let elsewhere = elsewhere.filter(|band| band.priority >= priority);
+        here.chain(elsewhere.filter_map(|band| Some(band.keeps(now)?.0)))
+            .collect()
     }
 
     fn decide_with_room(
@@ -218,7 +274,8 @@ impl View {
         store: &dyn SharedData,
         request: &Request<'_>,
         way: Way<'_>,
-        (class, reserved, closed): (&Class, &[PodAddress], bool),
+        class: &Class,
+        terms: Terms<'_>,
         now: UnixMillis,
     ) -> Decision {
         let Some(patience) = self.lines.get(way.index).map(|line| line.patience(class)) else {
@@ -226,12 +283,13 @@ impl View {
         };
         let admit = Admit {
             patience,
-            reserved,
-            closed,
+            reserved: terms.reserved,
+            keeps: terms.keeps,
+            closed: terms.closed,
         };
         let decision = self.decide_at(store, request, way, Some(admit), now);
         if let Some(line) = self.lines.get_mut(way.index) {
-            line.learn(class.priority, &decision.why);
+            line.learn(class, terms.reserved.is_empty(), &decision.why);
         }
         decision
     }
@@ -245,28 +303,31 @@ impl View {
         now: UnixMillis,
     ) -> Decision {
         let config = Rc::clone(&self.config);
-        let Some(pool) = config.pools.get(way.index) else {
-            return decision;
+        let queue = self.lines.get_mut(way.index).and_then(|line| line.queue.as_mut());
+        let (Some(pool), Some(bounds), Some(queue)) = (config.pools.get(way.index), config.admission.queue, queue)
+        else {
+            // Nobody would ever let it go.
+            return self.refuse(way.index, decision.why, Reason::Saturated);
         };
-        let (Some(bounds), Some(line)) = (config.admission.queue, self.lines.get_mut(way.index)) else {
-            return decision;
-        };
-        let Some(queue) = &mut line.queue else { return decision };
         // Not by what was learned of sizes: that changes with time, and who waits longer would pay another price.
         let output = Tokens(pool.routing.expected_output_tokens.into());
         let ask = Ask::new(request.facts, ASCII_BYTES_PER_TOKEN, output);
+        let steering = request.steering.to_wait(&pool.name);
         let gone = queue.offer(Item {
             id: request.id,
             priority: class.priority,
             flow: class.flow,
             tokens: ask.prompt + ask.output,
-            bytes,
+            bytes: bytes + request.memory(&steering),
             since: now,
-            wait: Millis(deadline(bounds.max_wait, request.steering.timeout, now).since(now).0),
-            what: Held {
+            wait: request
+                .steering
+                .timeout
+                .map_or(bounds.max_wait, |timeout| timeout.min(bounds.max_wait)),
+            what: Queued {
                 facts: request.facts.clone(),
                 prompt: request.prompt.clone(),
-                steering: request.steering.clone(),
+                steering,
                 target: way.target.map(str::to_owned),
                 class,
                 in_full: request.in_full,
@@ -288,123 +349,6 @@ impl View {
         }
         self.tell(store, way.index, now);
         answer
-    }
-
-    /// Sends away who waited as long as they may.
-    fn expire(&mut self, index: usize, now: UnixMillis, gone: &mut Vec<(u64, Decision)>) {
-        let queue = self.lines.get_mut(index).and_then(|line| line.queue.as_mut());
-        let expired = queue.map(|queue| queue.expired(now)).unwrap_or_default();
-        let config = Rc::clone(&self.config);
-        let pool = config.pools.get(index).map_or("", |pool| &pool.name);
-        for item in expired {
-            let refused = self.refuse(index, left(pool, &item, now), Reason::QueueTimeout);
-            gone.push((item.id, refused));
-        }
-    }
-
-    /// Lets go what there is room for of the highest band. True: all of it went, and the next may.
-    fn release_band(
-        &mut self,
-        store: &dyn SharedData,
-        index: usize,
-        now: UnixMillis,
-        gone: &mut Vec<(u64, Decision)>,
-    ) -> bool {
-        let Some((priority, part)) = self.part(store, index, now) else {
-            return false;
-        };
-        // Out of the line meanwhile, so that a request in it can be looked at while deciding.
-        let Some(line) = self.lines.get_mut(index) else {
-            return false;
-        };
-        let (owed, Some(mut queue)) = (line.owed, line.queue.take()) else {
-            return false;
-        };
-        let (mut reserved, mut blocked) = (Vec::new(), Vec::new());
-        let (mut owed, mut asked) = (owed + part, false);
-        let mut all = false;
-        while gone.len() < RELEASE_MAX && owed >= 1.0 {
-            let Some(item) = queue.next(priority, &blocked) else {
-                all = blocked.is_empty();
-                break;
-            };
-            let id = item.id;
-            let decision = self.decide_held(store, index, item, &reserved, now);
-            if decision.action != Action::Hold {
-                // Its part of the room there is, which is all of it for one that is alone.
-                let room = decision.why.room.map_or(f64::INFINITY, f64::from);
-                owed += if asked { 0.0 } else { part * room };
-                owed -= if part < 1.0 { 1.0 } else { 0.0 };
-                asked = true;
-                queue.go(id);
-                gone.push((id, decision));
-                continue;
-            }
-            // The pod that it waits for is not taken from it by others of its band.
-            let pod = decision.why.considered.first().map(|one| one.pod);
-            blocked.push(item.flow);
-            reserved.extend(pod);
-            if pod.is_none() || blocked.len() >= RELEASE_BLOCKED_MAX {
-                break;
-            }
-        }
-        if let Some(line) = self.lines.get_mut(index) {
-            line.queue = Some(queue);
-            line.owed = owed.min(1.0);
-        }
-        all
-    }
-
-    /// The highest band that waits here, and which part of all that waits in it does; `None`: a higher one waits at
-    /// another worker, or nobody does here.
-    fn part(&mut self, store: &dyn SharedData, index: usize, now: UnixMillis) -> Option<(i16, f64)> {
-        let line = self.lines.get(index)?;
-        let priority = line.highest()?;
-        let tokens = |waiting: &Waiting| waiting.tokens.0.max(1) as f64;
-        let own = line
-            .waiting()
-            .iter()
-            .filter(|band| band.priority == priority)
-            .map(tokens)
-            .sum::<f64>();
-        let view = self.pools.get_mut(index)?;
-        self.counts.ledger(view.ledger.refresh(store, now));
-        let elsewhere = || view.ledger.waiting_elsewhere();
-        if elsewhere().any(|band| band.priority > priority) {
-            return None;
-        }
-        let others = elsewhere()
-            .filter(|band| band.priority == priority)
-            .map(tokens)
-            .sum::<f64>();
-        Some((priority, own / (own + others)))
-    }
-
-    fn decide_held(
-        &mut self,
-        store: &dyn SharedData,
-        index: usize,
-        item: &Item<Held>,
-        reserved: &[PodAddress],
-        now: UnixMillis,
-    ) -> Decision {
-        let held = &item.what;
-        let request = Request {
-            id: item.id,
-            facts: &held.facts,
-            prompt: &held.prompt,
-            steering: &held.steering,
-            body: Some(item.bytes),
-            in_full: held.in_full,
-        };
-        let way = Way {
-            index,
-            target: held.target.as_deref(),
-        };
-        let mut decision = self.decide_with_room(store, &request, way, (&held.class, reserved, false), now);
-        decision.why.priority = Some(held.class.priority);
-        decision.why.waited = Some(now.since(item.since));
-        decision
     }
 
     /// Sends away, with the time after which there may be room: until a pod has some, and until those who wait here
@@ -440,15 +384,16 @@ impl View {
 
     /// Tells the other workers what waits here.
     fn tell(&mut self, store: &dyn SharedData, index: usize, now: UnixMillis) {
-        let (Some(line), Some(view)) = (self.lines.get(index), self.pools.get_mut(index)) else {
+        let (Some(line), Some(view)) = (self.lines.get_mut(index), self.pools.get_mut(index)) else {
             return;
         };
+        line.forget_gone();
         self.counts.ledger(view.ledger.waits(store, line.waiting(), now));
     }
 }
 
 /// Why one leaves the queue without having been asked for again.
-fn left(pool: &str, item: &Item<Held>, now: UnixMillis) -> Why {
+fn left(pool: &str, item: &Item<Queued>, now: UnixMillis) -> Why {
     Why {
         pool: pool.to_owned(),
         model: item.what.facts.model.as_deref().map(crate::decision::shortened),

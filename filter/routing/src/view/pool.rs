@@ -272,6 +272,7 @@ impl PoolView {
             context_then: Tokens(0),
             cached: 0.0,
             session: false,
+            claimed: 0.0,
             rate: known.rate(),
             // Further ahead than any avoidance lasts: from before the clock stepped back.
             avoided_until: known.avoided_until().filter(|until| until.since(now) <= AVOID_MAX),

@@ -81,6 +81,7 @@ impl PoolView {
                 Joined {
                     parts: parts.collect(),
                     found,
+                    claimed: false,
                 }
             }
             Session::Cookie {
@@ -88,10 +89,13 @@ impl PoolView {
                 max_age,
                 prompt,
             } => {
-                let mut joined = Joined::default();
+                let mut joined = Joined {
+                    claimed: true,
+                    ..Joined::default()
+                };
                 if let Some(sealer) = &self.sealer
                     && let Some(claim) = sealer.read(cookies, *max_age, now)
-                    && let Some(place) = self.keys.iter().position(|pod| sealer.fits(&claim, *pod))
+                    && let Some(place) = self.keys.iter().position(|pod| *pod == claim.pod)
                     && self.room(place).is_some_and(|(row, _)| !restarted(row, &claim))
                 {
                     let part = claim.tokens.0 as f64 / prompt.0.max(1) as f64;
@@ -130,6 +134,8 @@ pub(super) struct Joined {
     pub found: Found,
     /// The pods that served it, by their place in the table, and the part of the prompt that they hold for it.
     parts: Vec<(usize, f64)>,
+    /// That is what the client says. A cookie may be copied, and come with another prompt.
+    claimed: bool,
 }
 
 impl Joined {
@@ -147,7 +153,12 @@ impl Joined {
         for (place, part) in &self.parts {
             if let Some(pod) = at_place(pods, drawn, *place) {
                 pod.session = true;
-                pod.cached = pod.cached.max(*part);
+                let held = if self.claimed {
+                    &mut pod.claimed
+                } else {
+                    &mut pod.cached
+                };
+                *held = held.max(*part);
             }
         }
     }

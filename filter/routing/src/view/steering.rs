@@ -5,8 +5,10 @@ use berth_shared_state::names::{
     COOKIE_PREFIX, ENDPOINT_SUBSET, FAIRNESS_ID, MODEL_NAME, OBJECTIVE, REQUEST_TIMEOUT_MS, SESSION,
 };
 use berth_shared_state::units::Millis;
+use xxhash_rust::xxh64::xxh64;
 
-use crate::limits::COOKIES_MAX_BYTES;
+use super::TOO_LONG;
+use crate::limits::{COOKIES_MAX_BYTES, KEPT_MAX_BYTES};
 
 /// What trusted headers say. Nothing by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -68,11 +70,12 @@ impl Steering {
     }
 
     /// What filters before this one told, by the name of the input, in place of what headers say of it. What is no
-    /// text says nothing.
+    /// text says nothing: neither bytes that are no UTF-8, nor any with control bytes, which whole numbers have.
     #[must_use]
     pub fn told<'a>(mut self, inputs: impl IntoIterator<Item = (&'a str, Vec<u8>)>) -> Self {
         for (name, value) in inputs {
-            if let Ok(value) = String::from_utf8(value) {
+            let text = String::from_utf8(value).ok();
+            if let Some(value) = text.filter(|text| !text.chars().any(char::is_control)) {
                 if name == ENDPOINT_SUBSET {
                     self.subset = None;
                 }
@@ -80,6 +83,31 @@ impl Steering {
             }
         }
         self
+    }
+
+    /// What deciding anew takes of it, in this pool: its class is known, and other pools' cookies say nothing here.
+    pub(super) fn to_wait(&self, pool: &str) -> Self {
+        let own = |cookie: &&str| {
+            let name = cookie.split_once('=').map(|(name, _)| name);
+            name.and_then(|name| name.strip_prefix(COOKIE_PREFIX)) == Some(pool)
+        };
+        let cookie = self.cookies.split(';').map(str::trim).find(own);
+        Self {
+            subset: self.subset.clone(),
+            model: self.model.clone(),
+            session: self.session.clone(),
+            pool: self.pool,
+            cookies: cookie.unwrap_or_default().to_owned(),
+            secure: self.secure,
+            ..Self::default()
+        }
+    }
+
+    /// Bytes of memory that it takes.
+    pub(super) fn memory(&self) -> usize {
+        let texts = [&self.subset, &self.model, &self.session, &self.objective, &self.flow];
+        let texts: usize = texts.into_iter().flatten().map(String::len).sum();
+        size_of::<Self>() + texts + self.cookies.len()
     }
 
     fn take(&mut self, name: &str, value: &str) {
@@ -96,159 +124,25 @@ impl Steering {
                 }
                 None => self.subset = Some(value.to_owned()),
             },
-            _ if first(&self.objective, OBJECTIVE) => self.objective = Some(text.to_owned()),
-            _ if first(&self.flow, FAIRNESS_ID) => self.flow = Some(text.to_owned()),
+            _ if first(&self.objective, OBJECTIVE) => self.objective = Some(named(text)),
+            _ if first(&self.flow, FAIRNESS_ID) => self.flow = Some(named(text)),
             REQUEST_TIMEOUT_MS => self.timeout = text.parse().ok().map(Millis).or(self.timeout),
-            SESSION if !text.is_empty() => self.session = Some(text.to_owned()),
+            SESSION if !text.is_empty() => self.session = Some(named(text)),
+            MODEL_NAME if text.len() > KEPT_MAX_BYTES => self.model = Some(TOO_LONG.to_owned()),
             MODEL_NAME if !text.is_empty() => self.model = Some(text.to_owned()),
             _ => {}
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    #[cfg(target_arch = "wasm32")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
-
-    #[track_caller]
-    fn check(trusted: &[&str], headers: &[(&str, &str)], subset: Option<&str>, model: Option<&str>) {
-        let trust = Trust {
-            headers: trusted.iter().map(|name| (*name).to_owned()).collect(),
-            filters: Vec::new(),
-        };
-        let bytes = headers.iter().map(|(name, value)| (*name, value.as_bytes()));
-        let steering = Steering::from_headers(&trust, bytes);
-        assert_eq!((steering.subset.as_deref(), steering.model.as_deref()), (subset, model));
-    }
-
-    #[test]
-    fn only_trusted_headers_steer() {
-        let headers = [(ENDPOINT_SUBSET, "10.0.0.1:80"), (MODEL_NAME, "m")];
-        check(&[], &headers, None, None);
-        check(&[MODEL_NAME], &headers, None, Some("m"));
-        check(&[MODEL_NAME, ENDPOINT_SUBSET], &headers, Some("10.0.0.1:80"), Some("m"));
-    }
-
-    #[track_caller]
-    fn check_admission(
-        trusted: &[&str],
-        headers: &[(&str, &str)],
-        expected: (Option<&str>, Option<&str>, Option<u64>),
-    ) {
-        let trust = Trust {
-            headers: trusted.iter().map(|name| (*name).to_owned()).collect(),
-            filters: Vec::new(),
-        };
-        let bytes = headers.iter().map(|(name, value)| (*name, value.as_bytes()));
-        let steering = Steering::from_headers(&trust, bytes);
-        let found = (
-            steering.objective.as_deref(),
-            steering.flow.as_deref(),
-            steering.timeout.map(|timeout| timeout.0),
-        );
-        assert_eq!(found, expected);
-    }
-
-    #[test]
-    fn objective_tenant_and_timeout_are_believed_as_all_else_is() {
-        let headers = [
-            (OBJECTIVE[0], "chat"),
-            (FAIRNESS_ID[0], "t1"),
-            (REQUEST_TIMEOUT_MS, "700"),
-        ];
-        check_admission(&[], &headers, (None, None, None));
-        let all = [
-            OBJECTIVE[0],
-            OBJECTIVE[1],
-            FAIRNESS_ID[0],
-            FAIRNESS_ID[1],
-            REQUEST_TIMEOUT_MS,
-        ];
-        check_admission(&all, &headers, (Some("chat"), Some("t1"), Some(700)));
-        check_admission(
-            &all,
-            &[(REQUEST_TIMEOUT_MS, "soon"), (OBJECTIVE[0], " ")],
-            (None, None, None),
-        );
-    }
-
-    #[test]
-    fn an_alias_says_the_same_unless_both_are_there() {
-        let all = [OBJECTIVE[0], OBJECTIVE[1], FAIRNESS_ID[0], FAIRNESS_ID[1]];
-        check_admission(&all, &[(OBJECTIVE[1], "batch")], (Some("batch"), None, None));
-        let both = [
-            (OBJECTIVE[1], "batch"),
-            (OBJECTIVE[0], "chat"),
-            (FAIRNESS_ID[0], "t1"),
-            (FAIRNESS_ID[1], "t2"),
-        ];
-        check_admission(&all, &both, (Some("chat"), Some("t1"), None));
-        check_admission(&all[1..2], &both, (Some("batch"), None, None));
-    }
-
-    #[test]
-    fn what_a_filter_told_stands_in_place_of_a_header() {
-        #[track_caller]
-        fn check(told: &[(&str, &[u8])], subset: Option<&str>, flow: Option<&str>) {
-            let steering = Steering {
-                subset: Some("a".to_owned()),
-                flow: Some("t1".to_owned()),
-                ..Steering::default()
-            };
-            let told = steering.told(told.iter().map(|(name, value)| (*name, value.to_vec())));
-            assert_eq!((told.subset.as_deref(), told.flow.as_deref()), (subset, flow));
-        }
-        check(&[], Some("a"), Some("t1"));
-        check(
-            &[(ENDPOINT_SUBSET, b"b"), (FAIRNESS_ID[0], b"t2")],
-            Some("b"),
-            Some("t2"),
-        );
-        check(&[(ENDPOINT_SUBSET, b"")], Some(""), Some("t1"));
-        // Nobody's name, and a number as Envoy gives it.
-        check(&[(FAIRNESS_ID[0], b" ")], Some("a"), Some("t1"));
-        check(&[(FAIRNESS_ID[0], &0.7_f64.to_le_bytes())], Some("a"), Some("t1"));
-    }
-
-    #[test]
-    fn cookies_of_others_are_left_alone() {
-        #[track_caller]
-        fn check(headers: &[(&str, &str)], cookies: &str, secure: bool) {
-            let mut steering = Steering::default();
-            steering.take_cookies(headers.iter().map(|(name, value)| (*name, value.as_bytes())));
-            assert_eq!((steering.cookies.as_str(), steering.secure), (cookies, secure));
-        }
-        check(
-            &[("cookie", "a=b; berth-x=1;berth-y=2 ; c=berth-z")],
-            "berth-x=1;berth-y=2;",
-            false,
-        );
-        check(
-            &[("cookie", "berth-x=1"), (":scheme", "https"), ("cookie", "berth-y=2")],
-            "berth-x=1;berth-y=2;",
-            true,
-        );
-        check(&[("x-cookie", "berth-x=1"), (":scheme", "http")], "", false);
-        let fits = format!("berth-{}", "x".repeat(COOKIES_MAX_BYTES - 7));
-        check(&[("cookie", &fits)], &format!("{fits};"), false);
-        check(&[("cookie", &format!("{fits}x; berth-y=2"))], "berth-y=2;", false);
-    }
-
-    #[test]
-    fn an_empty_subset_is_a_subset_and_an_empty_model_is_none() {
-        check(
-            &[MODEL_NAME, ENDPOINT_SUBSET],
-            &[(ENDPOINT_SUBSET, ""), (MODEL_NAME, " ")],
-            Some(""),
-            None,
-        );
-    }
-
-    #[test]
-    fn names_have_no_case_and_repeated_headers_are_one_list() {
-        let headers = [("X-Gateway-Destination-Endpoint-Subset", "a"), (ENDPOINT_SUBSET, "b")];
-        check(&[ENDPOINT_SUBSET], &headers, Some("a,b"), None);
+/// A name of a sender's own choice. It only has to tell one from another, so a hash stands for a long one.
+fn named(text: &str) -> String {
+    if text.len() > KEPT_MAX_BYTES {
+        format!("{:016x}", xxh64(text.as_bytes(), 0))
+    } else {
+        text.to_owned()
     }
 }
+
+#[cfg(test)]
+mod tests;

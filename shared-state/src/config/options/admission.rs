@@ -49,7 +49,7 @@ static OBJECTIVE: Section = Section {
             "name",
             Kind::Text(&OBJECTIVE_NAME),
             Preset::Required,
-            "Unique. It stands in metrics.",
+            "Unique. Clients and filters name it; metrics name its priority, which several may share.",
         ),
         field(
             "priority",
@@ -95,7 +95,7 @@ static QUEUE: Section = Section {
                 max: limits::QUEUE_BYTES_MAX,
             },
             Preset::Number(limits::QUEUE_BYTES as u64),
-            "Bytes of their bodies at most, which the proxy keeps meanwhile.",
+            "Bytes of their bodies at most, which the proxy keeps meanwhile, and of what Berth keeps beside each: 1 to 18 KB. The proxy may need as much times pools times workers.",
         ),
         field(
             "band_requests",
@@ -113,7 +113,7 @@ static QUEUE: Section = Section {
                 max: limits::QUEUE_BYTES_MAX,
             },
             Preset::Unset("`max_bytes`"),
-            "The same for the bodies of one priority.",
+            "The same for those of one priority.",
         ),
         field(
             "max_wait",

@@ -40,14 +40,18 @@ fn queue(items: &[(u64, i16, u64, u64)]) -> Queue<()> {
 /// Ids in the order in which they go when there is room for all.
 fn order(queue: &mut Queue<()>) -> Vec<u64> {
     let mut ids = Vec::new();
-    while let Some(priority) = queue.highest() {
+    while let Some(priority) = highest(queue) {
         ids.extend(pop(queue, priority, &[]).map(|item| item.id));
     }
     ids
 }
 
+fn highest(queue: &Queue<()>) -> Option<i16> {
+    queue.priorities().next()
+}
+
 fn pop(queue: &mut Queue<()>, priority: i16, but: &[u64]) -> Option<Item<()>> {
-    let next = queue.next(priority, but)?.id;
+    let next = queue.next(priority, &[], but)?.id;
     queue.go(next)
 }
 
@@ -88,10 +92,10 @@ fn who_comes_late_and_seldom_is_not_behind_a_backlog() {
 #[test]
 fn one_that_cannot_go_yet_is_passed_by_other_flows_and_is_first_the_next_time() {
     let mut queue = queue(&[(1, 0, 1, 50), (2, 0, 1, 1), (3, 0, 2, 60), (4, 0, 2, 60)]);
-    assert_eq!(queue.next(0, &[]).map(|item| item.id), Some(1));
+    assert_eq!(queue.next(0, &[], &[]).map(|item| item.id), Some(1));
     assert_eq!(pop(&mut queue, 0, &[1]).map(|item| item.id), Some(3));
     assert_eq!(pop(&mut queue, 0, &[1]).map(|item| item.id), Some(4));
-    assert_eq!(queue.next(0, &[1]), None, "its own flow does not pass it");
+    assert_eq!(queue.next(0, &[], &[1]), None, "its own flow does not pass it");
     assert_eq!(order(&mut queue), [1, 2]);
 }
 
@@ -103,12 +107,12 @@ fn flows_take_turns_when_there_is_room_for_one_at_a_time() {
         queue.offer(item(id, 0, id % 2, 10));
     }
     let mut gone = Vec::new();
-    while let Some(first) = queue.next(0, &[]).map(|item| (item.id, item.flow)) {
+    while let Some(first) = queue.next(0, &[], &[]).map(|item| (item.id, item.flow)) {
         gone.push(first.0);
         queue.go(first.0);
         // There is no room for these.
-        let second = queue.next(0, &[]).map(|item| item.flow);
-        let _ = queue.next(0, &second.into_iter().collect::<Vec<_>>());
+        let second = queue.next(0, &[], &[]).map(|item| item.flow);
+        let _ = queue.next(0, &[], &second.into_iter().collect::<Vec<_>>());
     }
     assert_eq!(gone, (0..20).collect::<Vec<_>>());
 }
@@ -169,6 +173,47 @@ fn bytes_are_bounded_as_requests_are() {
         "for what can never fit nobody gives way"
     );
     assert_eq!(queue.len(), 3);
+}
+
+#[test]
+fn when_bytes_are_over_their_bound_the_flow_with_most_of_them_gives_way() {
+    let sized = |id, flow, tokens, bytes| Item {
+        bytes,
+        ..item(id, 0, flow, tokens)
+    };
+    for tight in [
+        bounds(10, 100),
+        Bounds {
+            band_bytes: 100,
+            ..bounds(10, 200)
+        },
+    ] {
+        let mut queue = Queue::new(tight);
+        // Many tokens in few bytes, and an image.
+        assert_eq!(queue.offer(sized(1, 1, 900, 10)), Vec::new());
+        assert_eq!(queue.offer(sized(2, 2, 5, 60)), Vec::new());
+        assert_eq!(queue.offer(sized(3, 2, 5, 30)), Vec::new());
+        assert_eq!(ids(&queue.offer(sized(4, 1, 900, 10))), [3]);
+        queue.remove(2);
+        assert_eq!(queue.offer(sized(5, 3, 5, 80)), Vec::new(), "what left counts no more");
+    }
+}
+
+#[test]
+fn behind_a_first_that_has_no_room_its_flow_is_asked_in_turn() {
+    let mut queue = queue(&[(1, 0, 1, 50), (2, 0, 1, 5), (3, 0, 1, 5), (4, 0, 1, 5)]);
+    let next = |queue: &Queue<()>, but: &[u64]| queue.next(0, but, &[]).map(|item| item.id);
+    queue.passed(1);
+    assert_eq!(next(&queue, &[1]), Some(2));
+    queue.passed(2);
+    assert_eq!(next(&queue, &[1, 2]), Some(3));
+    assert_eq!(next(&queue, &[]), Some(1), "the first is first again");
+    assert_eq!(next(&queue, &[1]), Some(3), "and behind it the next in turn");
+    assert_eq!(queue.go(3).map(|item| item.id), Some(3));
+    assert_eq!(next(&queue, &[1]), Some(4));
+    queue.passed(4);
+    assert_eq!(next(&queue, &[1]), Some(2), "round and round");
+    assert_eq!(order(&mut queue), [1, 2, 4]);
 }
 
 #[test]
@@ -254,7 +299,7 @@ mod properties {
 
     fn release(queue: &mut Queue<()>, mut room: u64, odd: bool) -> Vec<Item<()>> {
         let (mut gone, mut blocked) = (Vec::new(), Vec::new());
-        while let Some(item) = queue.highest().and_then(|highest| queue.next(highest, &blocked)) {
+        while let Some(item) = highest(queue).and_then(|highest| queue.next(highest, &[], &blocked)) {
             if item.tokens.0 > room || (odd && item.flow % 2 == 1) {
                 blocked.push(item.flow);
                 continue;

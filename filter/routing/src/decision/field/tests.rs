@@ -96,6 +96,32 @@ fn whoever_is_open_is_drawn_now_and_then_and_nobody_else() {
 }
 
 #[test]
+fn whether_failures_count_is_asked_of_all_pods_and_not_of_those_drawn() {
+    #[track_caller]
+    fn check(failed: usize, avoids: bool) {
+        let mut pool = Large::new(1_000, |place, pod| {
+            pod.avoided_until = (place < failed).then_some(UnixMillis(NOW.0 + 1));
+        });
+        for seed in 0..200 {
+            let (drawn, decision) = pool.decide(ASK, &[], seed);
+            let waived = decision.why.notes.contains(&Note::AvoidanceWaived);
+            assert_eq!(waived, !avoids, "{failed} of 1,000 failed, seed {seed}");
+            let place = pool
+                .world
+                .pods
+                .iter()
+                .position(|pod| pod.row.address == decision.why.considered[0].pod);
+            assert!(
+                !avoids || place.unwrap() >= failed,
+                "{failed} of 1,000 failed, seed {seed}: {drawn:?}"
+            );
+        }
+    }
+    check(450, true);
+    check(550, false);
+}
+
+#[test]
 fn holders_of_the_prompt_are_drawn_and_the_longest_first() {
     let mut large = Large::new(300, |_, _| {});
     for places in large.draws(&ASK, &[(217, 5)]) {

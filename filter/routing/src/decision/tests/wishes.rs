@@ -208,3 +208,31 @@ fn among_equals_a_session_goes_where_it_was_and_not_by_lot() {
         "a pod that fails serves no session"
     );
 }
+
+/// Two pods with room for one such request each, by memory; the one that the client names is the cheaper.
+#[test]
+fn what_a_client_claims_makes_a_pod_cheaper_and_no_roomier() {
+    let mut world = World::of(2);
+    for pod in &mut world.pods {
+        pod.load(3, 0, 0.0);
+    }
+    let ask = ASK;
+    let without = match world.decide(ask).action {
+        Action::Route { booking, .. } => booking,
+        other => panic!("{other:?}"),
+    };
+    (world.pods[1].session, world.pods[1].claimed) = (true, 1.0);
+    let decision = world.always(ask, 1);
+    let first = &decision.why.considered[0];
+    assert_eq!((first.cached, first.terms.prefill), (Tokens(800), 0.0));
+    let Action::Route { booking, .. } = decision.action else {
+        panic!("not routed");
+    };
+    assert_eq!((booking.work, booking.context), (without.work, without.context));
+    // Known or claimed: what is known counts in both.
+    world.pods[1].cached = 1.0;
+    let Action::Route { booking, .. } = world.decide(ask).action else {
+        panic!("not routed");
+    };
+    assert_eq!((booking.work, booking.claims), (Tokens(0), false));
+}

@@ -116,7 +116,7 @@ fn check_circuit(steps: &[(u64, Step, Option<u64>)]) {
     for (now, step, until) in steps {
         let at = UnixMillis(*now);
         match *step {
-            Step::Sends => memory.sent(Tokens(1), at),
+            Step::Sends => memory.sent(Tokens(1), at, at),
             Step::Answers(sent) => memory.answered(UnixMillis(sent), at),
             Step::Ends(sent, outcome) => memory.ended(
                 Ending {

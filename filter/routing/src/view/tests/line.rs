@@ -3,6 +3,8 @@
 use super::*;
 use crate::decision::Reason;
 
+mod passing;
+
 /// One pod, 8 prompt tokens per millisecond, two seconds of patience: a request of 1,000 tokens is 125 ms of work, so
 /// seventeen of them have room, the last behind 2,000 ms of others.
 const FITS: u64 = 17;
@@ -107,7 +109,25 @@ fn what_is_sheddable_is_sent_away_while_the_pool_is_full_and_nobody_else_is() {
         view.on_end(&store, 60, Outcome::Abandoned, at(10));
     }
     assert_eq!(view.counts().objectives_unknown, 1);
-    assert!(!view.holds());
+    assert!(!view.anybody_waits());
+}
+
+/// The queue of one pool and worker is bounded in bytes, and what the VM keeps of a request is some of them.
+#[test]
+fn what_is_kept_beside_a_body_counts_as_bytes() {
+    let store = MemoryStore::default();
+    let mut view = full(&admission(r#""enabled": true, "max_bytes": "1MiB""#), &store);
+    let pods = "10.0.0.1:80,".repeat(8_000);
+    let long = Steering {
+        subset: Some(pods),
+        ..Steering::default()
+    };
+    // 96,000 bytes and a KB each: ten of them fit 1,048,576.
+    for id in 101..=110 {
+        assert_eq!(ask(&mut view, &store, id, &long, 20).action, Action::Hold, "{id}");
+    }
+    let last = ask(&mut view, &store, 111, &long, 20);
+    assert_eq!(refused(&last).1, "queue-full");
 }
 
 #[test]
@@ -201,7 +221,7 @@ fn a_request_waits_until_a_stream_ends() {
     let mut view = full(&queueing(), &store);
     let held = ask(&mut view, &store, 50, &Steering::default(), 10);
     assert_eq!(held.action, Action::Hold);
-    assert!(view.holds());
+    assert!(view.anybody_waits());
     assert_eq!(view.release(&store, at(10)), Vec::new());
     for id in 1..=4 {
         assert_eq!(end(&mut view, &store, id, 30), Vec::<u64>::new());
@@ -211,7 +231,7 @@ fn a_request_waits_until_a_stream_ends() {
     assert_eq!(ids(&gone), [50]);
     assert!(matches!(gone[0].1.action, Action::Route { .. }));
     assert_eq!(gone[0].1.why.waited, Some(Millis(20)));
-    assert!(!view.holds());
+    assert!(!view.anybody_waits());
     let text = header::decision(&gone[0].1);
     assert!(text.contains(";priority=0;waited=20;"), "{text}");
     // It is in the ledger as any other.
@@ -316,19 +336,31 @@ fn a_client_that_leaves_leaves_the_queue() {
     // One waits, the other gave way and was not told yet.
     view.on_end(&store, 50, Outcome::Abandoned, at(20));
     view.on_end(&store, 51, Outcome::Abandoned, at(20));
-    assert!(!view.holds());
+    assert!(!view.anybody_waits());
     assert_eq!(view.release(&store, at(20)), Vec::new());
     assert_eq!(view.waiting(0), Vec::new());
 }
 
 #[test]
-fn what_the_host_cannot_keep_does_not_wait() {
+fn what_the_host_cannot_keep_goes_where_there_is_room_and_passes_nobody() {
     let store = MemoryStore::default();
     let mut view = full(&queueing(), &store);
-    let routed = decide_on(&mut view, &store, 50, &chat(None), &Steering::default(), 10);
-    assert!(matches!(routed.action, Action::Route { .. }));
-    let shed = decide_on(&mut view, &store, 51, &chat(None), &objective("batch"), 10);
-    assert_eq!(refused(&shed).1, "saturated");
+    let large = |view: &mut View, id: u64| decide_on(view, &store, id, &chat(None), &objective("chat"), 30);
+    assert_eq!(refused(&large(&mut view, 50)), (429, "saturated", 1));
+    assert!(!view.anybody_waits());
+    for id in 1..=FITS {
+        view.on_end(&store, id, Outcome::Success, at(30));
+    }
+    assert!(matches!(large(&mut view, 51).action, Action::Route { .. }));
+    // There is room, but another waits for it: at this worker, or elsewhere.
+    let mut view = full(&queueing(), &store);
+    assert_eq!(ask(&mut view, &store, 60, &objective("chat"), 20).action, Action::Hold);
+    for id in 1..=FITS {
+        view.on_end(&store, id, Outcome::Success, at(30));
+    }
+    assert_eq!(refused(&large(&mut view, 61)).1, "saturated");
+    let mut other = self::view(&queueing(), 2);
+    assert_eq!(refused(&large(&mut other, 1)).1, "saturated");
 }
 
 #[test]
@@ -366,7 +398,7 @@ fn one_that_waits_for_its_pod_is_passed_on_other_pods_by_other_tenants() {
     let gone = view.release(&store, at(30));
     assert_eq!(ids(&gone), [51]);
     assert_eq!(endpoints(&gone[0].1)[0], address("10.0.0.2:80"));
-    assert!(view.holds());
+    assert!(view.anybody_waits());
 }
 
 #[test]
@@ -486,4 +518,83 @@ fn a_request_that_finds_room_touches_no_more_shared_data_than_without_admission(
     let off = touches(ONE);
     assert_eq!(touches(&shedding()), off);
     assert_eq!(touches(&queueing()), off);
+}
+
+/// A prompt of so many tokens, all of which its pod has to hold beside the answer.
+fn sized(tokens: u64) -> Facts {
+    Facts {
+        prompt: PromptSize {
+            tokens,
+            ..PromptSize::default()
+        },
+        ..chat(None)
+    }
+}
+
+#[test]
+fn refusals_are_no_decisions_of_those_that_one_release_may_make() {
+    let store = MemoryStore::default();
+    let mut view = full(&queueing(), &store);
+    let hurried = Steering {
+        timeout: Some(Millis(100)),
+        ..objective("batch")
+    };
+    for id in 100..170 {
+        assert_eq!(ask(&mut view, &store, id, &hurried, 10).action, Action::Hold);
+    }
+    for id in 50..55 {
+        assert_eq!(
+            ask(&mut view, &store, id, &Steering::default(), 10).action,
+            Action::Hold
+        );
+    }
+    for id in 1..=FITS {
+        view.on_end(&store, id, Outcome::Success, at(200));
+    }
+    let gone = view.release(&store, at(200));
+    let routed = |(id, decision): &&(u64, Decision)| matches!(decision.action, Action::Route { .. }) && *id < 60;
+    assert_eq!((gone.len(), gone.iter().filter(routed).count()), (75, 5));
+}
+
+#[test]
+fn one_release_makes_a_bounded_number_of_decisions() {
+    let store = MemoryStore::default();
+    let mut view = full(&admission(r#""enabled": true, "max_requests": 1000"#), &store);
+    for id in 100..200 {
+        ask_for(&mut view, &store, id, &sized(100), &Steering::default(), 10);
+    }
+    for id in 1..=FITS {
+        view.on_end(&store, id, Outcome::Success, at(20));
+    }
+    assert_eq!(view.release(&store, at(20)).len(), crate::limits::RELEASE_MAX);
+}
+
+#[test]
+fn the_end_of_a_stream_lets_those_of_its_pool_go_alone() {
+    let store = MemoryStore::default();
+    let mut view = full(&queueing(), &store);
+    ask(&mut view, &store, 50, &Steering::default(), 10);
+    for id in 1..=FITS {
+        view.on_end(&store, id, Outcome::Success, at(30));
+    }
+    assert_eq!(view.release_pool(&store, 1, at(30)), Vec::new());
+    assert_eq!(ids(&view.release_pool(&store, 0, at(30))), [50]);
+}
+
+#[test]
+fn one_that_is_in_a_hurry_does_not_make_the_pool_full_for_others() {
+    let store = MemoryStore::default();
+    one(&store);
+    let mut view = view(&shedding(), 1);
+    // 1,750 ms are ahead: less than others of its band bear, and more than eight tenths of that.
+    for id in 1..15 {
+        ask(&mut view, &store, id, &Steering::default(), 10);
+    }
+    let hurried = Steering {
+        timeout: Some(Millis(100)),
+        ..objective("batch")
+    };
+    assert_eq!(refused(&ask(&mut view, &store, 50, &hurried, 10)).1, "saturated");
+    let other = ask(&mut view, &store, 51, &objective("batch"), 10);
+    assert!(matches!(other.action, Action::Route { .. }), "{other:?}");
 }

@@ -259,7 +259,7 @@ fn what_no_proxy_sealed_leads_nowhere() {
     };
     assert!(there(&mut view, cookie, 20));
     assert!(!there(&mut view, &cookie.replace("berth-a", "berth-b"), 30));
-    assert!(!there(&mut view, "berth-a=1.1.0000000000000000", 40));
+    assert!(!there(&mut view, "berth-a=1.1.0000000000000000.0000000000000000", 40));
     let mut stranger = by_cookie(2);
     assert!(stranger.seal(0, b"another secret of ours"));
     assert!(!there(&mut stranger, cookie, 50));
@@ -401,4 +401,71 @@ fn where_room_is_asked_for_a_pod_at_its_cap_has_none() {
     view.on_end(&store, 2, Outcome::Success, at(50));
     let gone: Vec<u64> = view.release(&store, at(60)).iter().map(|(id, _)| *id).collect();
     assert_eq!(gone, [4]);
+}
+
+/// A cookie may be copied, and come with any prompt.
+#[test]
+fn what_a_cookie_claims_is_no_less_booked_and_teaches_no_rate() {
+    let store = MemoryStore::default();
+    three(&store);
+    let mut view = by_cookie(1);
+    let set = cookie_from(&mut view, &store, PODS[1], 10);
+    let cookie = bringing(set.split_once(';').unwrap().0);
+    let mut booking = |steering: Steering, now: u64, session: bool| {
+        let decision = decide_on(&mut view, &store, now, &chat(Some("base")), &steering, now);
+        goes(&decision, PODS[1], session);
+        view.on_end(&store, now, Outcome::Abandoned, at(now + 1));
+        match decision.action {
+            Action::Route { booking, .. } => booking,
+            other => panic!("{other:?}"),
+        }
+    };
+    let (without, with) = (
+        booking(only(PODS[1], Steering::default()), 1_000, false),
+        booking(cookie.clone(), 2_000, true),
+    );
+    assert_eq!((without.work, without.claims), (Tokens(1_000), false));
+    assert_eq!(
+        (with.work, with.context, with.predicted, with.claims),
+        (without.work, without.context, without.predicted, true)
+    );
+    for (steering, taught) in [(cookie, false), (only(PODS[1], Steering::default()), true)] {
+        for now in (3_000..3_040).step_by(10) {
+            decide_on(&mut view, &store, now, &chat(Some("base")), &steering, now);
+            view.on_first_byte(&store, now, 200, true, at(now + 1));
+            view.on_end(&store, now, Outcome::Success, at(now + 2));
+        }
+        let value = store.get(&ledger_key("a")).unwrap().unwrap().value;
+        let rate = Ledger::decode(&value).unwrap().pool_rate();
+        assert_eq!(rate.is_some(), taught, "{rate:?}");
+    }
+}
+
+/// 8 tokens per millisecond, two seconds of patience: as many of 1,000 tokens as without cookies (tests/line.rs).
+#[test]
+fn no_more_fit_a_pod_because_they_bring_its_cookie() {
+    let cookie = by(r#"{"affinity": {"by": "cookie", "key": {"env": "K"}}}"#);
+    let queue = r#"{"admission": {"queue": {"enabled": true}}, "trust""#;
+    let store = MemoryStore::default();
+    publish(&store, "a", "base", &PODS[..1], 1);
+    let mut view = view(&cookie.replace(r#"{"trust""#, queue), 1);
+    assert!(view.seal(0, SECRET));
+    let set = cookie_from(&mut view, &store, PODS[0], 1);
+    let steering = bringing(set.split_once(';').unwrap().0);
+    let mut held = Vec::new();
+    for id in 11..=30 {
+        let request = Request {
+            id,
+            facts: &chat(None),
+            prompt: &Blocks::default(),
+            steering: &steering,
+            body: Some(4_000),
+            in_full: false,
+        };
+        let decision = view.decide(&store, &request, at(10));
+        if decision.action == Action::Hold {
+            held.push(id);
+        }
+    }
+    assert_eq!(held, [28, 29, 30]);
 }
