@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
-use berth_shared_state::config::{Affinity, Config, Pool};
+use anyhow::{Context, bail};
+use berth_shared_state::config::{self, Affinity, Config, Pool};
 use berth_shared_state::names;
 use serde_json::{Value, json};
 
@@ -202,7 +202,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let text = document::read(path)?;
     let Some(config) = document::valid(&text) else {
-        anyhow::bail!("{} is not valid; `berth validate` says the same", path.display());
+        bail!("{} is not valid; `berth validate` says the same", path.display());
     };
     let rendered = match &args.host {
         Host::Envoy(args) => envoy::render(&config, &text, args)?,
@@ -216,20 +216,30 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The config as it is put into a host, with these keys of `body` where it has none of its own; and what it then says.
-fn embedded(document: &[u8], body: &[(&str, Value)]) -> anyhow::Result<(Value, Config)> {
+/// The config as it is put into this host, named in it, with these keys of `body` where it has none of its own; and what it
+/// then says. A name is needed, since what a host answers need not tell which it is: Envoy may be restricted.
+fn embedded(document: &[u8], host: config::Host, body: &[(&str, Value)]) -> anyhow::Result<(Value, Config)> {
     let mut value: Value = serde_json::from_slice(document).context("the config is not JSON")?;
-    if let Some(root) = value.as_object_mut()
-        && let Some(own) = root.entry("body").or_insert_with(|| json!({})).as_object_mut()
-    {
-        for (key, preset) in body {
-            own.entry(*key).or_insert_with(|| preset.clone());
+    if let Some(root) = value.as_object_mut() {
+        let own = root.insert("host".to_owned(), json!(host));
+        if let Some(own) = own.filter(|own| ![json!(config::Host::Auto), json!(host)].contains(own)) {
+            bail!(
+                "the config is for the host {}: leave `host` out",
+                own.as_str().unwrap_or("?")
+            );
+        }
+        if !body.is_empty()
+            && let Some(own) = root.entry("body").or_insert_with(|| json!({})).as_object_mut()
+        {
+            for (key, preset) in body {
+                own.entry(*key).or_insert_with(|| preset.clone());
+            }
         }
     }
-    let config = Config::parse(value.to_string().as_bytes())
-        .ok()
-        .context("the config is not valid")?;
-    Ok((value, config))
+    match Config::parse(value.to_string().as_bytes()) {
+        Ok(config) => Ok((value, config)),
+        Err(errors) => bail!("that cannot be had there:\n{}", document::lines(&errors)),
+    }
 }
 
 /// Every header that could steer is removed once more in front of Berth, so that a filter that fails open cannot be

@@ -300,6 +300,35 @@ fn apisix_strips_what_steers_before_the_filter() {
     check(&format!("{:?}", names::SESSION), &[names::SESSION]);
 }
 
+/// Envoy whose capability restrictions leave out much answers as other proxies do.
+#[test]
+fn what_is_rendered_for_envoy_names_it() {
+    let pool = |cluster: &str| {
+        format!(
+            r#"{{"pools": [{{"name": "p", "discovery": {{"envoy_admin": {{"cluster": "{cluster}", "admin": "prometheus_stats"}}}}}}]}}"#
+        )
+    };
+    let istio = pool("outbound|8000||llama.default.svc.cluster.local");
+    let way = |way| ["istio", "--gateway", "llama", "--way", way];
+    let eg = pool("httproute/default/llama/rule/0");
+    for (document, args) in [
+        (&istio, &way("hand-over")[..]),
+        (&istio, &way("hold")),
+        (&eg, &["envoy-gateway", "--gateway", "llama"]),
+        (&pool("llama"), &["envoy", "--dns", "llama:8000"]),
+    ] {
+        let output = render_text(document, args);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let rendered = String::from_utf8(output.stdout).unwrap().replace('\\', "");
+        let configs = rendered.matches("\"pools\":").count();
+        let named = rendered.matches("\"host\": \"envoy\"").count() + rendered.matches("\"host\":\"envoy\"").count();
+        assert!(configs > 0, "{rendered}");
+        assert_eq!(named, configs, "{rendered}");
+    }
+    let other = r#"{"host": "apisix", "pools": [{"name": "p", "discovery": {"static": ["10.0.0.1:8000"]}}]}"#;
+    refuses(other, &["envoy"], "leave `host` out");
+}
+
 /// The clusters of what is rendered for Envoy, by name.
 #[track_caller]
 fn clusters(document: &str, args: &[&str]) -> (serde_json::Value, Vec<serde_json::Value>) {

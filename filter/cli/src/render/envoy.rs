@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use berth_shared_state::config::{BodyMode, Config, Discovery, Pool};
+use berth_shared_state::config::{BodyMode, Config, Discovery, Host, Pool};
 use berth_shared_state::limits::{BODY_HOLD_MARGIN_BYTES, BODY_HOLD_RENDERED_BYTES};
 use berth_shared_state::names;
 use serde_json::json;
@@ -53,7 +53,7 @@ pub fn render(config: &Config, document: &[u8], args: &EnvoyArgs) -> anyhow::Res
         bail!("body.mode \"hand-over\" is for proxies that refuse Berth a flag, and this one has it: leave it out");
     }
     // Held bodies may be as large as the rendered routes allow.
-    let (embedded, as_embedded) = embedded(document, &[("hold", json!(BODY_HOLD_RENDERED_BYTES))])?;
+    let (embedded, as_embedded) = embedded(document, Host::Envoy, &[("hold", json!(BODY_HOLD_RENDERED_BYTES))])?;
     let limit = as_embedded.body.hold_bytes.saturating_add(BODY_HOLD_MARGIN_BYTES);
     let wasm = |name: &str| yaml(&Path::new(&args.wasm).join(name).display().to_string());
     let clusters: Vec<String> = pools.iter().map(|pool| cluster(pool, args)).collect::<Result<_, _>>()?;

@@ -4,7 +4,7 @@
 //! not here: the pods, the Gateway and its routes, which people have already.
 
 use anyhow::bail;
-use berth_shared_state::config::{BodyMode, Config, Discovery, Pool, size_text};
+use berth_shared_state::config::{BodyMode, Config, Discovery, Host, Pool, size_text};
 use berth_shared_state::limits::{BODY_HOLD_BYTES, BODY_HOLD_MARGIN_BYTES, BODY_HOLD_RENDERED_BYTES};
 use berth_shared_state::names;
 use serde_json::json;
@@ -162,7 +162,7 @@ fn embedded_for(document: &[u8], mode: BodyMode, hold: usize) -> anyhow::Result<
     if mode == BodyMode::HandOver {
         body.push(("mode", json!(mode)));
     }
-    let (value, config) = embedded(document, &body)?;
+    let (value, config) = embedded(document, Host::Envoy, &body)?;
     if config.body.mode != mode {
         bail!("body.mode is another than these resources are for: leave it out");
     }

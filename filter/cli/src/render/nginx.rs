@@ -7,7 +7,6 @@ use anyhow::{Context, bail};
 use berth_shared_state::config::{Config, Discovery, Host, Pool};
 use berth_shared_state::names;
 use berth_shared_state::pod::PodAddress;
-use serde_json::{Value, json};
 
 use super::envoy::FORWARDED;
 use super::{NginxArgs, Part, PartArgs, embedded, list, stripped, yaml};
@@ -29,7 +28,7 @@ const CONFIG_MAX_BYTES: usize = 4000;
 
 /// A complete nginx.conf.
 pub fn nginx(config: &Config, document: &[u8], args: &NginxArgs) -> anyhow::Result<String> {
-    let quoted = quoted(&hosted(config, document, Host::Nginx)?);
+    let quoted = quoted(&hosted(document, Host::Nginx)?);
     if quoted.len() > CONFIG_MAX_BYTES {
         bail!(
             "the config has {} bytes, and nginx reads no word of more than {CONFIG_MAX_BYTES}: leave out what is the default",
@@ -47,7 +46,7 @@ pub fn nginx(config: &Config, document: &[u8], args: &NginxArgs) -> anyhow::Resu
 
 /// One of Kong's two files.
 pub fn kong(config: &Config, document: &[u8], args: &PartArgs) -> anyhow::Result<String> {
-    let document = hosted(config, document, Host::Kong)?;
+    let document = hosted(document, Host::Kong)?;
     let folder = args.wasm.parent().context("--wasm must name a file in a folder")?;
     let (template, listen) = match args.part {
         Part::Settings => (KONG_SETTINGS, args.common.listen.to_string()),
@@ -68,7 +67,7 @@ pub fn kong(config: &Config, document: &[u8], args: &PartArgs) -> anyhow::Result
 
 /// One of APISIX's two files.
 pub fn apisix(config: &Config, document: &[u8], args: &PartArgs) -> anyhow::Result<String> {
-    let document = hosted(config, document, Host::Apisix)?;
+    let document = hosted(document, Host::Apisix)?;
     let template = match args.part {
         Part::Settings => APISIX_SETTINGS,
         Part::Routes => APISIX,
@@ -104,28 +103,9 @@ fn common(template: &str, listen: &str, timeout: u32) -> String {
 }
 
 /// The config with the name of its host in it, in one line.
-fn hosted(config: &Config, document: &[u8], host: Host) -> anyhow::Result<String> {
-    if ![Host::Auto, host].contains(&config.host) {
-        bail!("the config is for the host {}: leave `host` out", word(config.host));
-    }
-    let (mut value, _) = embedded(document, &[])?;
-    if let Some(root) = value.as_object_mut() {
-        // What was not there needs not be there.
-        root.retain(|key, value| key != "body" || value.as_object().is_none_or(|body| !body.is_empty()));
-        root.insert("host".to_owned(), json!(host));
-    }
-    let text = value.to_string();
-    if let Err(errors) = Config::parse(text.as_bytes()) {
-        bail!("that cannot be had there:\n{}", crate::document::lines(&errors));
-    }
-    Ok(text)
-}
-
-fn word(host: Host) -> String {
-    match json!(host) {
-        Value::String(word) => word,
-        other => other.to_string(),
-    }
+fn hosted(document: &[u8], host: Host) -> anyhow::Result<String> {
+    let (value, _) = embedded(document, host, &[])?;
+    Ok(value.to_string())
 }
 
 /// The pods of the first pool, which serves what Berth passes.
