@@ -4,6 +4,10 @@
 //! requests; this proxy knows the bytes of what it sent. Both means per request are over the same kind
 //! of traffic, also where other proxies send a part of it, so their ratio is the length of a token:
 //! `bytes per token = 4 x sent text / (counted prompt - sent fixed)`, each per request.
+//!
+//! A prompt is counted when its answer begins, and a request when it ends. So while load grows, more prompts than
+//! requests are counted: those that began to run since, and did not end, are added to the requests. Their
+//! answers are half there, on average.
 
 use berth_shared_state::table::PodRow;
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
@@ -16,7 +20,12 @@ use crate::limits::{
 /// Sums over the latest requests, from the pods' counters.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sizes {
+    /// Ended.
     requests: f64,
+    /// Began and did not end, less those that ended and began before.
+    begun: f64,
+    /// Requests that ran when the pods were last looked at.
+    ran: Option<f64>,
     prompt: f64,
     generated: f64,
     /// The latest scrape that is in here.
@@ -27,7 +36,16 @@ impl Sizes {
     /// Takes in the rates of pods that were scraped since the last table; `interval` is the time that
     /// one scrape stands for. Scrapes later than their table are from before the clock stepped back: they neither count
     /// nor keep those after it out.
-    pub fn add<'a>(&mut self, pods: impl Iterator<Item = &'a PodRow>, interval: Millis, written_at: UnixMillis) {
+    pub fn add<'a>(
+        &mut self,
+        pods: impl Iterator<Item = &'a PodRow> + Clone,
+        interval: Millis,
+        written_at: UnixMillis,
+    ) {
+        let running = pods.clone().filter(|row| row.trend.is_believed());
+        let runs: f64 = running.filter_map(|row| row.load.running).map(f64::from).sum();
+        self.begun += self.ran.map_or(0.0, |ran| runs - ran);
+        self.ran = Some(runs);
         let seconds = interval.0 as f64 / 1_000.0;
         self.at = self.at.filter(|at| *at <= written_at);
         let mut latest = self.at;
@@ -47,7 +65,12 @@ impl Sizes {
         }
         self.at = latest;
         if self.requests > SIZES_KEPT_REQUESTS {
-            for sum in [&mut self.requests, &mut self.prompt, &mut self.generated] {
+            for sum in [
+                &mut self.requests,
+                &mut self.begun,
+                &mut self.prompt,
+                &mut self.generated,
+            ] {
                 *sum /= 2.0;
             }
         }
@@ -59,7 +82,7 @@ impl Sizes {
         if self.requests < SIZES_MIN_REQUESTS || sent < SIZES_MIN_REQUESTS {
             return ASCII_BYTES_PER_TOKEN;
         }
-        let counted = self.prompt / self.requests - asked.fixed / sent;
+        let counted = self.prompt / (self.requests + self.begun).max(1.0) - asked.fixed / sent;
         let rate = ASCII_BYTES_PER_TOKEN * (asked.text / sent) / counted;
         let off = (rate / ASCII_BYTES_PER_TOKEN).max(ASCII_BYTES_PER_TOKEN / rate);
         if BYTES_PER_TOKEN_RANGE.contains(&rate) && off > SIZES_DIFFER {
@@ -71,7 +94,8 @@ impl Sizes {
 
     /// Tokens of an answer; `None` = too few were seen.
     pub fn output(&self) -> Option<Tokens> {
-        (self.requests >= SIZES_MIN_REQUESTS).then(|| Tokens((self.generated / self.requests).ceil() as u64))
+        let answers = (self.requests + self.begun / 2.0).max(1.0);
+        (self.requests >= SIZES_MIN_REQUESTS).then(|| Tokens((self.generated / answers).ceil() as u64))
     }
 }
 
@@ -114,6 +138,29 @@ mod tests {
         };
         let found = seen(60).bytes_per_token(&asked);
         assert!((found - expected).abs() < 1e-9, "{found}");
+    }
+
+    #[test]
+    fn a_growing_load_makes_no_token_shorter() {
+        // Ten prompts of 600 tokens begin each second; one answer ends, of 100 tokens, and nine more run.
+        let mut sizes = Sizes::default();
+        for at in 1..=60 {
+            let mut row = row(at * 1_000);
+            row.load.running = Some(9 * at as u32);
+            row.rates.requests = Some(1.0);
+            row.rates.generation_tokens = Some(100.0 + 9.0 * 50.0);
+            sizes.add([row].iter(), Millis(1_000), UnixMillis(at * 1_000));
+        }
+        let asked = Asked {
+            requests: 60.0,
+            text: 60.0 * 600.0,
+            fixed: 0.0,
+        };
+        // 60 seconds are counted, and 59 steps of the gauge.
+        let found = sizes.bytes_per_token(&asked);
+        assert!((found - 4.0).abs() < 0.2, "{found}");
+        let output = sizes.output().unwrap();
+        assert!((95..=110).contains(&output.0), "{output:?}");
     }
 
     #[test]
