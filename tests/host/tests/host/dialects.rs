@@ -295,7 +295,7 @@ fn apisix_configures_by_the_first_request_of_a_worker() {
 /// Reads properties and writes variables.
 const PROPERTIES: &str = r#"
 (func (export "proxy_on_configure") (param i32 i32) (result i32)
-  (call $say @"root" (call $get_property @"ngx" (i32.const 0) (i32.const 4))) (i32.const 1))
+  (call $say @"root" (call $get_property ROOT (i32.const 0) (i32.const 4))) (i32.const 1))
 (func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32)
   (call $say @"pid" (call $get_property PID (i32.const 0) (i32.const 4)))
   (call $say @"unknown" (call $get_property UNKNOWN (i32.const 0) (i32.const 4)))
@@ -308,6 +308,7 @@ const PROPERTIES: &str = r#"
 #[test]
 fn properties_are_variables_and_only_those_made_are_written() {
     let wasmx = PROPERTIES
+        .replace("ROOT", "@\"ngx\0pid\"")
         .replace("PID", "@\"ngx\0pid\"")
         .replace("UNKNOWN", "@\"ngx\0none\"")
         .replace("TARGET", "@\"ngx\0target\"");
@@ -322,6 +323,7 @@ fn properties_are_variables_and_only_those_made_are_written() {
     assert_eq!(sent.headers.get(":authority"), Some("a.test"), "the write was ignored");
 
     let apisix = PROPERTIES
+        .replace("ROOT", "@\"ngx\"")
         .replace("PID", "@\"pid\"")
         .replace("UNKNOWN", "@\"none\"")
         .replace("TARGET", "@\"target\"");
