@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::decision::Reason;
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 mod passing;
 

@@ -3,6 +3,8 @@
 use super::*;
 use crate::prefix::Hasher;
 use crate::request::PromptSink;
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 /// 1,000 tokens that begin like no other prompt of these tests: one block has 64 of them.
 fn prompt() -> Blocks {

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::decision::Note;
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 const PODS: [&str; 3] = ["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"];
 const SECRET: &[u8] = b"sixteen bytes or more";

@@ -1,6 +1,8 @@
 //! Two workers and two pods of 100,000 KV tokens each: who may pass whom, and that nobody starves.
 
 use super::*;
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 /// One that a pod has.
 #[derive(Clone, Copy)]
