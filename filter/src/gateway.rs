@@ -220,20 +220,18 @@ impl Gateway {
 
     fn count(&mut self, decision: &Decision) {
         let pool = &decision.why.pool;
-        let band = decision.why.priority.map(admission::band);
         let stat = match &decision.action {
-            Action::Route { .. } => "routed".to_owned(),
+            Action::Route { .. } => names::pool_stat(pool, "routed"),
             Action::Reply(refusal) => {
-                if let (429, Some(band)) = (refusal.status, &band) {
-                    self.stats
-                        .count(&names::pool_stat(pool, &[band, ".refused"].concat()), 1);
+                if let (429, Some(priority)) = (refusal.status, decision.why.priority) {
+                    self.stats.count(&admission::stat(pool, priority, "refused"), 1);
                 }
-                ["replied.", refusal.reason.as_str()].concat()
+                names::pool_stat(pool, &["replied.", refusal.reason.as_str()].concat())
             }
-            Action::Pass(reason) => ["passed.", reason.as_str()].concat(),
-            Action::Hold => [band.as_deref().unwrap_or_default(), ".held"].concat(),
+            Action::Pass(reason) => names::pool_stat(pool, &["passed.", reason.as_str()].concat()),
+            Action::Hold => admission::stat(pool, decision.why.priority.unwrap_or_default(), "held"),
         };
-        self.stats.count(&names::pool_stat(pool, &stat), 1);
+        self.stats.count(&stat, 1);
         if let Some(waited) = decision.why.waited {
             self.stats.observe(&names::pool_stat(pool, "waited_ms"), waited.0);
         }
@@ -285,9 +283,9 @@ impl Gateway {
                     .find(|band| band.priority == priority)
                     .copied()
                     .unwrap_or_default();
-                let stat = |what: &str| names::pool_stat(&pool.name, &[&admission::band(priority), what].concat());
-                self.stats.gauge(&stat(".waiting"), band.requests.into());
-                self.stats.gauge(&stat(".waiting_tokens"), band.tokens.0);
+                let stat = |what: &str| admission::stat(&pool.name, priority, what);
+                self.stats.gauge(&stat("waiting"), band.requests.into());
+                self.stats.gauge(&stat("waiting_tokens"), band.tokens.0);
             }
         }
     }

@@ -54,12 +54,12 @@ fn know_bands(config: &Config, stats: &mut Stats) {
     stats.define(MetricKind::Counter, OBJECTIVES_UNKNOWN);
     for pool in &config.pools {
         for priority in admission::priorities(&config.admission) {
-            let stat = |what: &str| names::pool_stat(&pool.name, &[&admission::band(priority), what].concat());
-            stats.define(MetricKind::Counter, &stat(".refused"));
+            let stat = |what: &str| admission::stat(&pool.name, priority, what);
+            stats.define(MetricKind::Counter, &stat("refused"));
             if config.admission.queue.is_some() {
-                stats.define(MetricKind::Counter, &stat(".held"));
-                stats.define(MetricKind::Gauge, &stat(".waiting"));
-                stats.define(MetricKind::Gauge, &stat(".waiting_tokens"));
+                stats.define(MetricKind::Counter, &stat("held"));
+                stats.define(MetricKind::Gauge, &stat("waiting"));
+                stats.define(MetricKind::Gauge, &stat("waiting_tokens"));
             }
         }
         if config.admission.queue.is_some() {

@@ -13,6 +13,7 @@
 mod queue;
 
 use berth_shared_state::config::Admission;
+use berth_shared_state::names;
 use berth_shared_state::units::Millis;
 use xxhash_rust::xxh64::xxh64;
 
@@ -66,9 +67,13 @@ impl Class {
     }
 }
 
-/// A priority as stats name it.
+/// The name of a pool's stat of one priority.
 #[must_use]
-pub fn band(priority: i16) -> String {
+pub fn stat(pool: &str, priority: i16, what: &str) -> String {
+    names::pool_stat(pool, &[&band(priority), ".", what].concat())
+}
+
+fn band(priority: i16) -> String {
     let sign = if priority < 0 { "minus-" } else { "" };
     format!("band.{sign}{}", priority.unsigned_abs())
 }

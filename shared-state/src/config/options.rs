@@ -8,7 +8,7 @@ mod discovery;
 mod routing;
 
 use super::schema::{Field, Kind, List, Preset, Section};
-use super::values::{CLUSTER, HEADER_NAME, MODEL_NAME, PATH, POOL_NAME, PROPERTY_KEY, ROUTE, TextRule, VARIABLE};
+use super::values::{CLUSTER, HEADER_NAME, MODEL_NAME, PATH, PROPERTY_KEY, ROUTE, SHORT_NAME, TextRule, VARIABLE};
 use crate::limits;
 use crate::names;
 use admission::ADMISSION;
@@ -123,7 +123,7 @@ static POOL: Section = Section {
     fields: &[
         field(
             "name",
-            Kind::Text(&POOL_NAME),
+            Kind::Text(&SHORT_NAME),
             Preset::Required,
             "Unique. It stands in shared-data keys, metrics and logs.",
         ),

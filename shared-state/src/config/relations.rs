@@ -253,23 +253,24 @@ fn admission(document: &Record, report: &mut Report) {
             );
         }
     }
-    let trusted = believed(document, &OBJECTIVE);
-    if let (false, Some(first)) = (trusted, admission.find("objectives").filter(|_| !names.is_empty())) {
-        let rule = format!(
-            "needs {} in trust: an untrusted copy is removed",
-            OBJECTIVE.join(" or ")
-        );
+    let objectives = admission.find("objectives").filter(|_| !names.is_empty());
+    if let (Some(rule), Some(first)) = (unbelieved(document, &OBJECTIVE), objectives) {
         report.add(first.at, "admission.objectives".to_owned(), "[...]".to_owned(), rule);
     }
 }
 
-/// Whether a steering input under one of these names is believed from anywhere.
-fn believed(document: &Record, names: &[&str]) -> bool {
-    let Some(Is::Record(trust)) = is(document, "trust") else {
-        return false;
-    };
-    let mut told = words(trust, "headers", "").chain(words(trust, "filters", "input"));
-    told.any(|(_, _, name)| names.contains(&name))
+/// The rule that is broken where a steering input is believed under none of these names, from anywhere.
+fn unbelieved(document: &Record, names: &[&str]) -> Option<String> {
+    if let Some(Is::Record(trust)) = is(document, "trust") {
+        let mut told = words(trust, "headers", "").chain(words(trust, "filters", "input"));
+        if told.any(|(_, _, name)| names.contains(&name)) {
+            return None;
+        }
+    }
+    Some(format!(
+        "needs {} in trust: an untrusted copy is removed",
+        names.join(" or ")
+    ))
 }
 
 /// Filters leave things for later ones in Envoy alone, and one of them tells each.
@@ -292,8 +293,8 @@ fn filters(document: &Record, report: &mut Report) {
 
 fn sticky(index: usize, rule: &Record, document: &Record, report: &mut Report) {
     let Some(checked) = rule.find("sticky") else { return };
-    if matches!(&checked.is, Is::Word(word) if word == "session") && !believed(document, &[SESSION]) {
-        let rule = format!("needs {SESSION} in trust: an untrusted copy is removed");
+    let by_session = matches!(&checked.is, Is::Word(word) if word == "session");
+    if let Some(rule) = unbelieved(document, &[SESSION]).filter(|_| by_session) {
         report.add(
             checked.at,
             format!("rewrites[{index}].sticky"),
@@ -313,8 +314,8 @@ fn affinity(index: usize, document: &Record, pool: &Record, report: &mut Report)
     let Is::Word(word) = &by.is else { return };
     let path = format!("pools[{index}].routing.affinity");
     let mut refuse = |rule: String| report.add(by.at, format!("{path}.by"), format!("{word:?}"), rule);
-    if word == "session" && !believed(document, &[SESSION]) {
-        refuse(format!("needs {SESSION} in trust: an untrusted copy is removed"));
+    if let Some(rule) = unbelieved(document, &[SESSION]).filter(|_| word == "session") {
+        refuse(rule);
     }
     // A worker of APISIX keeps the index in its own memory.
     if let Some(host) = other_host(document).filter(|host| word == "session" && *host != "apisix") {

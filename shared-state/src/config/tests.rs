@@ -1535,14 +1535,20 @@ mod native {
         })
     }
 
-    fn rules() -> [&'static values::TextRule; 6] {
+    /// Those whose pattern says all that they accept.
+    fn rules() -> [&'static values::TextRule; 11] {
         [
-            &values::POOL_NAME,
+            &values::SHORT_NAME,
             &values::MODEL_NAME,
             &values::PATH,
             &values::CLUSTER,
             &values::VARIABLE,
             &values::HEADER_NAME,
+            &values::ROUTE,
+            &values::PROPERTY_KEY,
+            &values::KUBERNETES_NAME,
+            &values::LABEL_NAME,
+            &values::LABEL,
         ]
     }
 
@@ -1591,7 +1597,7 @@ mod native {
 
         #[test]
         fn a_text_accepted_by_the_schema_is_accepted(
-            (index, text) in (0..6_usize).prop_flat_map(|index| {
+            (index, text) in (0..rules().len()).prop_flat_map(|index| {
                 let pattern = rules()[index].pattern.trim_matches(['^', '$']);
                 (Just(index), string_regex(pattern).unwrap())
             })

@@ -64,21 +64,14 @@ pub(super) struct TextRule {
     pub(super) accepts: fn(&str) -> bool,
 }
 
-/// Part of a shared-data key and of stat names.
-pub(super) static POOL_NAME: TextRule = TextRule {
+/// A pool's, part of a shared-data key and of stat names; an objective's, which a header is compared with.
+pub(super) static SHORT_NAME: TextRule = TextRule {
     says: "1 to 63 of `a-z`, `0-9` and `-`, not starting with `-`",
     pattern: "^[a-z0-9][a-z0-9-]{0,62}$",
     accepts: |text| {
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         made_of(text, 63, plain) && !text.starts_with('-')
     },
-};
-
-/// Part of stat names, and what a header is compared with.
-pub(super) static OBJECTIVE_NAME: TextRule = TextRule {
-    says: "1 to 63 of `a-z`, `0-9` and `-`, not starting with `-`",
-    pattern: "^[a-z0-9][a-z0-9-]{0,62}$",
-    accepts: POOL_NAME.accepts,
 };
 
 /// A model's name becomes a header value.

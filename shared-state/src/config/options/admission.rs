@@ -2,7 +2,7 @@
 
 use super::field;
 use crate::config::schema::{Kind, List, Preset, Section};
-use crate::config::values::OBJECTIVE_NAME;
+use crate::config::values::SHORT_NAME;
 use crate::limits;
 
 /// Waiting that a request would bear.
@@ -47,7 +47,7 @@ static OBJECTIVE: Section = Section {
     fields: &[
         field(
             "name",
-            Kind::Text(&OBJECTIVE_NAME),
+            Kind::Text(&SHORT_NAME),
             Preset::Required,
             "Unique. Clients and filters name it; metrics name its priority, which several may share.",
         ),

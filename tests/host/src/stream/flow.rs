@@ -41,9 +41,6 @@ impl Host {
         if refuses(stream, direction) {
             return Step::NotCalled;
         }
-        if stream.borrow().dialect.is_nginx() {
-            return self.take_headers_in_nginx(stream, direction, headers, end);
-        }
         let count = headers.len() as u32;
         {
             let mut data = stream.borrow_mut();
@@ -59,6 +56,16 @@ impl Host {
             Direction::Request => "proxy_on_request_headers",
             Direction::Response => "proxy_on_response_headers",
         };
+        let dialect = stream.borrow().dialect;
+        if dialect.is_nginx() {
+            // APISIX lists none in advance and knows no body yet; ngx_wasm_module knows no end.
+            let told = match dialect {
+                Dialect::Apisix => [0, 1],
+                _ => [count, 0],
+            };
+            let verdict = self.ask(stream, direction, export, &told);
+            return self.went_in_nginx(stream, direction, verdict, end);
+        }
         let verdict = self.ask(stream, direction, export, &[count, end.into()]);
         let mut data = stream.borrow_mut();
         let flag = data.plugin.allow_on_headers_stop_iteration;

@@ -12,7 +12,6 @@
 
 use super::flow::{Verdict, refuses, went_on};
 use super::{Direction, Iteration, Step, StreamRef};
-use crate::abi::Headers;
 use crate::dialect::Dialect;
 use crate::host::Host;
 
@@ -20,33 +19,14 @@ use crate::host::Host;
 pub(crate) const WANTS_BODY: &str = "wasm_process_req_body";
 
 impl Host {
-    pub(super) fn take_headers_in_nginx(
+    /// What the filter's verdict on headers leads to.
+    pub(super) fn went_in_nginx(
         &mut self,
         stream: &StreamRef,
         direction: Direction,
-        headers: Headers,
+        verdict: Verdict,
         end: bool,
     ) -> Step {
-        let dialect = stream.borrow().dialect;
-        let (count, told_end) = match dialect {
-            Dialect::Apisix => (0, true),
-            _ => (headers.len() as u32, false),
-        };
-        {
-            let mut data = stream.borrow_mut();
-            let side = data.side_mut(direction);
-            side.headers = Some(headers);
-            side.headers_open = true;
-            side.end_seen = end;
-        }
-        let export = match direction {
-            Direction::Request => {
-                self.create_context(stream);
-                "proxy_on_request_headers"
-            }
-            Direction::Response => "proxy_on_response_headers",
-        };
-        let verdict = self.ask(stream, direction, export, &[count, told_end.into()]);
         match (verdict, direction) {
             (Verdict::Over, _) => Step::Over,
             (Verdict::Continue { called }, Direction::Request) if !end => went_on(called),
