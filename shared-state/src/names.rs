@@ -150,7 +150,7 @@ pub fn ledger_key(pool: &str) -> String {
 /// every worker under compare-and-swap.
 #[must_use]
 pub fn prefix_key(pool: &str, page: u64) -> String {
-    format!("{KEY_PREFIX}{pool}/prefix/{page}")
+    [KEY_PREFIX, pool, "/prefix/", &page.to_string()].concat()
 }
 
 /// Counter: how often a context of this process began to poll a pool.

@@ -44,7 +44,33 @@ impl PodAddress {
     /// The key of this pod in the ledger.
     #[must_use]
     pub fn key(self) -> PodKey {
-        PodKey(xxh64(self.to_string().as_bytes(), 0))
+        PodKey(self.with_text(|text| xxh64(text.as_bytes(), 0)))
+    }
+
+    /// Its text, for as long as it is needed: no memory is taken for that of an IPv4 pod.
+    pub fn with_text<T>(self, take: impl FnOnce(&str) -> T) -> T {
+        let mut text = [0; LONGEST];
+        match self.short(&mut text) {
+            Some(text) => take(text),
+            None => take(&self.0.to_string()),
+        }
+    }
+
+    /// The text of an IPv4 pod.
+    fn short(self, text: &mut [u8; LONGEST]) -> Option<&str> {
+        let SocketAddr::V4(address) = self.0 else {
+            return None;
+        };
+        let mut free = text.iter_mut();
+        for (octet, after) in address.ip().octets().into_iter().zip(*b"...:") {
+            put(&mut free, octet.into());
+            if let Some(place) = free.next() {
+                *place = after;
+            }
+        }
+        put(&mut free, address.port());
+        let used = LONGEST - free.len();
+        core::str::from_utf8(text.get(..used)?).ok()
     }
 }
 
@@ -52,41 +78,37 @@ impl fmt::Display for PodAddress {
     /// As the socket address, in one piece: each decision writes half a dozen of them, and the
     /// standard library's nine pieces each were a tenth of its work.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let SocketAddr::V4(address) = self.0 else {
-            return self.0.fmt(f);
-        };
-        const LONGEST: usize = "255.255.255.255:65535".len();
         let mut text = [0; LONGEST];
-        let mut free = text.iter_mut();
-        for (octet, before) in address
-            .ip()
-            .octets()
-            .into_iter()
-            .zip([None, Some(b'.'), Some(b'.'), Some(b'.')])
-        {
-            put(&mut free, before, u16::from(octet));
+        match self.short(&mut text) {
+            Some(text) => f.pad(text),
+            None => self.0.fmt(f),
         }
-        put(&mut free, Some(b':'), address.port());
-        let used = LONGEST - free.len();
-        f.pad(
-            text.get(..used)
-                .and_then(|text| core::str::from_utf8(text).ok())
-                .unwrap_or_default(),
-        )
     }
 }
 
-/// Writes a separator and a number.
-fn put<'a>(free: &mut impl Iterator<Item = &'a mut u8>, before: Option<u8>, number: u16) {
-    let digits = [10_000, 1_000, 100, 10, 1]
-        .into_iter()
-        .filter(|unit| number >= *unit || *unit == 1);
-    let digits = digits.map(|unit| b'0' + (number / unit % 10) as u8);
-    for byte in before.into_iter().chain(digits) {
+/// Bytes of the longest text of an IPv4 pod.
+const LONGEST: usize = "255.255.255.255:65535".len();
+
+/// Writes a number without leading zeros, up to five digits.
+fn put(free: &mut core::slice::IterMut<'_, u8>, number: u16) {
+    let mut digit = |digit: u16| {
         if let Some(place) = free.next() {
-            *place = byte;
+            *place = b'0' + (digit % 10) as u8;
         }
+    };
+    if number >= 10_000 {
+        digit(number / 10_000);
     }
+    if number >= 1_000 {
+        digit(number / 1_000);
+    }
+    if number >= 100 {
+        digit(number / 100);
+    }
+    if number >= 10 {
+        digit(number / 10);
+    }
+    digit(number);
 }
 
 impl FromStr for PodAddress {
@@ -116,6 +138,7 @@ mod tests {
             let address: PodAddress = text.parse().unwrap();
             assert_eq!(address.to_string(), text);
             assert_eq!(format!("{address:>30}|"), format!("{:>30}|", address.socket()));
+            assert_eq!(address.with_text(str::to_owned), text);
         }
     }
 }

@@ -170,7 +170,18 @@ impl Terms {
     /// The cost: their sum.
     #[must_use]
     pub fn total(&self) -> f64 {
-        self.named().iter().map(|(_, value)| value).sum()
+        // In the order of `named`, written out: each decision asks it of every pod.
+        self.queue
+            + self.prefill
+            + self.away
+            + self.harm
+            + self.memory
+            + self.adapter
+            + self.overdue
+            + self.failed
+            + self.stuck
+            + self.warming
+            + self.uncertainty
     }
 
     /// The terms that gauges blur: everything else is known exactly, or alike on all pods.
@@ -182,7 +193,7 @@ impl Terms {
     /// The expected time to first token: what physically lies ahead of it.
     #[must_use]
     pub fn first_token(&self) -> f64 {
-        self.queue + self.prefill + self.adapter.min(COLD_LOAD_TAKES)
+        self.queue + self.prefill + least(self.adapter, COLD_LOAD_TAKES)
     }
 
     /// Name and value of each term, in the order in which they are shown.
@@ -211,6 +222,18 @@ pub(crate) fn whole<S: Serializer>(millis: &f64, serializer: S) -> Result<S::Ok,
 
 fn negligible(millis: &f64) -> bool {
     *millis < 0.5
+}
+
+/// The larger of two numbers; the second is one. [`f64::max`] asks more of what is none, and is a function of its own in wasm.
+#[must_use]
+pub(crate) const fn most(a: f64, b: f64) -> f64 {
+    if a > b { a } else { b }
+}
+
+/// The smaller of two numbers; the second is one.
+#[must_use]
+pub(crate) const fn least(a: f64, b: f64) -> f64 {
+    if a < b { a } else { b }
 }
 
 /// What a request takes of a pod.
@@ -253,6 +276,16 @@ pub enum Stage {
 }
 
 impl Stage {
+    /// The word for headers, the same as in JSON.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Fresh => "fresh",
+            Self::Ageing => "ageing",
+            Self::Unknown => "unknown",
+        }
+    }
+
     /// Judges a pod's reading. Frozen gauges are not a reading, however new the page is.
     #[must_use]
     pub fn of(pod: &PodFacts<'_>) -> Self {
@@ -311,7 +344,7 @@ impl Foreign {
                 .waiting
                 .map(|n| f64::from(n.saturating_sub(own.unanswered_at_sample))),
             running: load.running.map(|n| f64::from(n.saturating_sub(own_before))),
-            used: part(load.kv_mean).map(|used| (used - own_used).max(0.0)),
+            used: part(load.kv_mean).map(|used| most(used - own_used, 0.0)),
         }
     }
 }
@@ -379,7 +412,7 @@ pub fn terms(
     let ahead = (queued + others.since) * fleet.mean_uncached(need.prompt) / rate;
     let avoided = avoid && pod.avoided_until.is_some_and(|until| until > now);
     let mut terms = Terms {
-        queue: pod.own.unanswered_tokens.0 as f64 / rate + (ahead - read_since(pod, stage, now)).max(0.0),
+        queue: pod.own.unanswered_tokens.0 as f64 / rate + most(ahead - read_since(pod, stage, now), 0.0),
         prefill,
         away: fleet.away() * others.away * prefill,
         harm: prefill * (HARM_PER_WAITING * waiting + HARM_PER_WORK * running) + HARM_PER_REQUEST * running,
@@ -429,14 +462,14 @@ fn memory(pod: &PodFacts<'_>, used: Option<f64>, fleet: &Fleet, need: &Need) -> 
     let room = capacity / engines;
     let (takes, prompts) = (need.takes().0 as f64, f64::from(need.prompts.max(1)));
     let taken = used.unwrap_or(0.0) + pod.own.context_tokens.0 as f64 / capacity;
-    let k = taken + (takes / prompts).max(takes / engines) / room;
+    let k = taken + takes / least(prompts, engines) / room;
     let whole = (need.prompt + need.output).0 as f64 / prompts;
     barrier(k) + if k > 1.0 { NO_ROOM } else { 0.0 } + if whole > room { NEVER_FITS } else { 0.0 }
 }
 
 fn barrier(k: f64) -> f64 {
-    let capped = k.min(MEMORY_CAP);
-    MEMORY_SCALE * capped / (1.0 - capped) * k.max(1.0)
+    let capped = least(k, MEMORY_CAP);
+    MEMORY_SCALE * capped / (1.0 - capped) * most(k, 1.0)
 }
 
 /// KV tokens free in one engine of the pod, as the memory term sees it; negative when overbooked.
@@ -452,7 +485,7 @@ fn overdue(pod: &PodFacts<'_>, now: UnixMillis) -> f64 {
     pod.own.oldest_unanswered.map_or(0.0, |(sent, predicted)| {
         let age = now.since(sent).0 as f64;
         let late = age - OVERDUE_FACTOR * predicted.0 as f64 - OVERDUE_GRACE;
-        OVERDUE_RATE * late.max(0.0)
+        OVERDUE_RATE * most(late, 0.0)
     })
 }
 
@@ -468,5 +501,5 @@ fn uncertainty(pod: &PodFacts<'_>, stage: Stage) -> f64 {
     } else {
         0.0
     };
-    UNCERTAIN * (1.0 - stage.weight()).max(doubt)
+    UNCERTAIN * most(1.0 - stage.weight(), doubt)
 }

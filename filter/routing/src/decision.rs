@@ -39,8 +39,8 @@ pub use caps::at_cap;
 pub use field::{Drawn, Field, Wish};
 pub(crate) use serving::is_ready;
 pub use serving::{Naming, adapter_key, naming};
+pub(crate) use why::shortened;
 pub use why::{Considered, Excluded, Note, Reason, Rung, Why};
-pub(crate) use why::{shortened, word};
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -2,7 +2,6 @@
 //!
 //! Values only. Which header gets which value, and what is removed first, is up to the glue.
 
-use core::fmt::{self, Write};
 use std::borrow::Cow;
 
 use berth_shared_state::limits::{DECISION_HEADER_MAX_BYTES, ENDPOINTS_MAX};
@@ -10,7 +9,7 @@ use berth_shared_state::names::REASON;
 use berth_shared_state::pod::PodAddress;
 use serde_json::json;
 
-use crate::decision::{Action, Decision, Reason, Refusal, shortened, word};
+use crate::decision::{Action, Decision, Reason, Refusal, shortened};
 use crate::request::{Api, prefers_anthropic_errors, valid_header_name};
 
 #[cfg(test)]
@@ -26,9 +25,14 @@ const RETRY_AFTER: &str = "2";
 /// that answers 429 would be retried at one that answers 404.
 #[must_use]
 pub fn destination(endpoints: &[PodAddress]) -> String {
-    let texts: Vec<_> = endpoints.iter().map(PodAddress::to_string).collect();
-    let attempts = texts.iter().map(String::as_str).cycle().take(ENDPOINTS_MAX);
-    attempts.collect::<Vec<_>>().join(",")
+    let mut out = String::with_capacity(64);
+    for pod in endpoints.iter().cycle().take(ENDPOINTS_MAX) {
+        if !out.is_empty() {
+            out.push(',');
+        }
+        pod.with_text(|text| out.push_str(text));
+    }
+    out
 }
 
 /// A model's name as a header value; `None` where it cannot be one.
@@ -42,56 +46,119 @@ pub fn model(name: &str) -> Option<&str> {
 /// milliseconds, `cached` is prompt tokens.
 #[must_use]
 pub fn decision(decision: &Decision) -> String {
-    let mut out = String::with_capacity(256);
-    // Writing to a string does not fail.
-    let _ = write_decision(&mut out, decision);
-    out.retain(|char| char.is_ascii_graphic());
+    let mut out = line(decision);
+    if !out.bytes().all(|byte| byte.is_ascii_graphic()) {
+        out.retain(|char| char.is_ascii_graphic());
+    }
     out.truncate(DECISION_HEADER_MAX_BYTES);
     out
 }
 
-fn write_decision(out: &mut String, decision: &Decision) -> fmt::Result {
+/// `key=value;` one behind the other. Formatting costs a decision more than what it says does, so it is pushed.
+struct Line(String);
+
+impl Line {
+    fn text(&mut self, key: &str, value: &str) {
+        for piece in [key, "=", value, ";"] {
+            self.0.push_str(piece);
+        }
+    }
+
+    fn pod(&mut self, key: &str, pod: PodAddress) {
+        pod.with_text(|text| self.text(key, text));
+    }
+
+    fn number(&mut self, key: &str, value: i64) {
+        self.0.push_str(key);
+        self.0.push('=');
+        push(&mut self.0, value);
+        self.0.push(';');
+    }
+}
+
+/// Digits of the longest number.
+const DIGITS: usize = "18446744073709551615".len();
+
+/// Pushes a number.
+fn push(out: &mut String, value: i64) {
+    if value < 0 {
+        out.push('-');
+    }
+    let mut left = value.unsigned_abs();
+    let mut text = [0; DIGITS];
+    let mut free = text.iter_mut();
+    while let Some(place) = free.next_back() {
+        *place = b'0' + (left % 10) as u8;
+        left /= 10;
+        if left == 0 {
+            break;
+        }
+    }
+    let from = free.len();
+    let digits = text.get(from..).unwrap_or_default();
+    out.push_str(core::str::from_utf8(digits).unwrap_or_default());
+}
+
+fn line(decision: &Decision) -> String {
+    let mut out = Line(String::with_capacity(256));
     let why = &decision.why;
     match &decision.action {
         Action::Route { endpoints, booking } => {
             if let Some(pod) = endpoints.first() {
-                write!(out, "pod={pod};")?;
+                out.pod("pod", *pod);
             }
-            write!(out, "predicted={};", booking.predicted.0)?;
+            out.number("predicted", saturated(booking.predicted.0));
         }
-        Action::Reply(refusal) => write!(out, "reply={};reason={};", refusal.status, refusal.reason.as_str())?,
-        Action::Pass(reason) => write!(out, "pass={};", reason.as_str())?,
-        Action::Hold => out.push_str("hold;"),
+        Action::Reply(refusal) => {
+            out.number("reply", refusal.status.into());
+            out.text("reason", refusal.reason.as_str());
+        }
+        Action::Pass(reason) => out.text("pass", reason.as_str()),
+        Action::Hold => out.0.push_str("hold;"),
     }
     if let Some(priority) = why.priority {
-        write!(out, "priority={priority};")?;
+        out.number("priority", priority.into());
     }
     if let Some(waited) = why.waited {
-        write!(out, "waited={};", waited.0)?;
+        out.number("waited", saturated(waited.0));
     }
     // The target of a rewrite, a name of the config.
     if let (Some(_), Some(target)) = (&why.asked, &why.model)
         && !target.contains(';')
     {
-        write!(out, "target={target};")?;
+        out.text("target", target);
     }
     if let Some(first) = why.considered.first() {
-        write!(out, "cost={};", whole(first.cost))?;
+        out.number("cost", whole(first.cost));
         for (term, value) in first.terms.named().into_iter().filter(|(_, value)| *value >= 0.5) {
-            write!(out, "{term}={};", whole(value))?;
+            out.number(term, whole(value));
         }
         if first.cached.0 > 0 {
-            write!(out, "cached={};", first.cached.0)?;
+            out.number("cached", saturated(first.cached.0));
         }
-        write!(out, "adapter-is={};reading={};", word(&first.tier), word(&first.stage))?;
+        out.text("adapter-is", first.tier.as_str());
+        out.text("reading", first.stage.as_str());
     }
     for next in why.considered.iter().skip(1).take(2) {
-        write!(out, "next={}@{};", next.pod, whole(next.cost))?;
+        next.pod.with_text(|pod| {
+            out.0.push_str("next=");
+            out.0.push_str(pod);
+        });
+        out.0.push('@');
+        push(&mut out.0, whole(next.cost));
+        out.0.push(';');
     }
     for note in &why.notes {
-        write!(out, "note={};", word(note))?;
+        out.text("note", note.as_str());
     }
-    write!(out, "candidates={};pool={}", why.candidates, why.pool)
+    out.number("candidates", why.candidates.into());
+    out.0.push_str("pool=");
+    out.0.push_str(&why.pool);
+    out.0
+}
+
+fn saturated(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 /// Milliseconds as a whole number, like `{:.0}` at a quarter of its price.

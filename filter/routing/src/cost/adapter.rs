@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{HOST_LOAD, SLOT_WAIT, Stage};
+use super::{HOST_LOAD, SLOT_WAIT, Stage, most};
 use crate::decision::PodFacts;
 use crate::ledger::InUse;
 
@@ -26,6 +26,23 @@ pub enum Tier {
     Loadable,
     /// Nobody knows whether the pod has it.
     Unlisted,
+}
+
+impl Tier {
+    /// The word for headers, the same as in JSON.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Base => "base",
+            Self::Active => "active",
+            Self::Resident => "resident",
+            Self::Recent => "recent",
+            Self::Host => "host",
+            Self::Registered => "registered",
+            Self::Loadable => "loadable",
+            Self::Unlisted => "unlisted",
+        }
+    }
 }
 
 /// How the slots of a pod are taken.
@@ -66,17 +83,16 @@ impl Slots {
             .map_or(0.0, |max| used - f64::from(max) + 1.0);
         Self {
             has,
-            excess: excess.max(0.0),
+            excess: most(excess, 0.0),
         }
     }
 }
 
 /// Adapters of all views, each once.
 fn distinct(used: &[InUse]) -> f64 {
-    let mut keys: Vec<u64> = used.iter().map(|one| one.adapter).collect();
-    keys.sort_unstable();
-    keys.dedup();
-    keys.len() as f64
+    // A handful: that is cheaper than a list.
+    let is_first = |(at, one): &(usize, &InUse)| used.iter().take(*at).all(|other| other.adapter != one.adapter);
+    used.iter().enumerate().filter(is_first).count() as f64
 }
 
 /// Milliseconds until the adapter can run; `cold_load` is what it costs to load it from afar.

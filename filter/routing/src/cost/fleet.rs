@@ -2,7 +2,7 @@
 
 use berth_shared_state::units::Tokens;
 
-use super::{AWAY, Foreign, HITS_SCALE, RATE_DIFFERS, RATE_DIFFERS_ELSEWHERE, RATE_MIN, Stage, capacity};
+use super::{AWAY, Foreign, HITS_SCALE, RATE_DIFFERS, RATE_DIFFERS_ELSEWHERE, RATE_MIN, Stage, capacity, least, most};
 use crate::decision::PodFacts;
 
 /// A weighted mean under construction.
@@ -82,9 +82,9 @@ impl Fleet {
         if let (Some(requests), Some(prompt)) = (requests, usable(rates.prompt_tokens.map(f64::from))) {
             let cached = usable(rates.cached_prompt_tokens.map(f64::from)).unwrap_or(0.0);
             if rates.cached_prompt_tokens.is_some() {
-                self.hits.add((cached / prompt).min(1.0), prompt);
+                self.hits.add(least(cached / prompt, 1.0), prompt);
             }
-            self.counted.add((prompt - cached).max(0.0) / requests, requests);
+            self.counted.add(most(prompt - cached, 0.0) / requests, requests);
         }
         if pod.own.unanswered > 0 {
             let requests = f64::from(pod.own.unanswered);
@@ -137,7 +137,11 @@ impl Fleet {
         };
         let slower = own * self.differs < self.rate;
         let faster = own > self.rate * self.differs && stage != Stage::Unknown;
-        if slower || faster { own.max(RATE_MIN) } else { self.rate }
+        if slower || faster {
+            most(own, RATE_MIN)
+        } else {
+            self.rate
+        }
     }
 
     /// Requests at a pod when it was read, and its rate in multiples of the pool's.

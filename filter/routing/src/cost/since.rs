@@ -13,7 +13,7 @@
 //!
 //! How many: they send as much as this proxy does, in the proportion of their shares of the load.
 
-use super::{Fleet, Stage};
+use super::{Fleet, Stage, most};
 use crate::decision::PodFacts;
 
 /// Smallest believable part of the load that this proxy sends: one of fifty.
@@ -64,6 +64,6 @@ impl Since {
     pub fn at(self, fleet: &Fleet, pod: &PodFacts<'_>, stage: Stage) -> f64 {
         let Some(level) = self.level else { return 0.0 };
         let (load, speed) = fleet.load_and_speed(pod, stage);
-        (level * speed - load).max(0.0)
+        most(level * speed - load, 0.0)
     }
 }

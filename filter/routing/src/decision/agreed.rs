@@ -11,7 +11,9 @@ use berth_shared_state::table::PodRow;
 use super::candidates::Candidate;
 use super::serving::{self, Name};
 use super::{Input, PodFacts};
-use crate::cost::{self, ADAPTER_AWAY, BELIEF, Fleet, HOME_SHARE, Others, Question, Since, Slots, Stage, Terms, Tier};
+use crate::cost::{
+    self, ADAPTER_AWAY, BELIEF, Fleet, HOME_SHARE, Others, Question, Since, Slots, Stage, Terms, Tier, most,
+};
 
 /// Where a key lives.
 #[derive(Clone, Debug)]
@@ -102,7 +104,7 @@ impl Agreed {
     /// The part of a prompt, 0 to 1, that is likely cached at a candidate.
     pub fn cached(&self, one: &Candidate<'_>) -> f64 {
         let by_others = if one.is_home { self.shared } else { 0.0 };
-        one.pod.cached_at_an_engine().max(by_others)
+        most(one.pod.cached_at_an_engine(), by_others)
     }
 
     /// What it costs, in units of a cold load, to load the adapter at a pod that nobody saw it at.

@@ -244,6 +244,9 @@ impl<'a> Candidates<'a> {
     pub fn keep_long_enough(&mut self, why: &mut Why) {
         let least = self.input.ask.at_least();
         let limit = |one: &Candidate<'_>| longest(one.pod.row);
+        if self.list.iter().all(|one| limit(one) >= least) {
+            return;
+        }
         let longest = self.list.iter().map(limit).max().unwrap_or_default();
         if longest < least {
             why.notes.push(Note::LongerThanAllowed);

@@ -2,7 +2,6 @@
 
 use core::fmt::{self, Write};
 
-use super::why::word;
 use super::{Considered, Why};
 
 /// The table. The endpoints come first and are numbered; terms that are zero everywhere are left out.
@@ -107,8 +106,8 @@ fn line(rank: usize, one: &Considered, shown: &impl Fn(usize) -> bool, cached: b
     let mut cells = vec![
         rank.to_string(),
         pod,
-        word(&one.tier),
-        word(&one.stage),
+        one.tier.as_str().to_owned(),
+        one.stage.as_str().to_owned(),
         format!("{:.0}", one.cost),
     ];
     let terms = one
@@ -126,7 +125,7 @@ fn line(rank: usize, one: &Considered, shown: &impl Fn(usize) -> bool, cached: b
 fn foot(out: &mut String, why: &Why) -> fmt::Result {
     writeln!(out)?;
     if let Some(rung) = &why.rung {
-        writeln!(out, "priced {} pods, best reading: {}", why.candidates, word(rung))?;
+        writeln!(out, "priced {} pods, best reading: {}", why.candidates, rung.as_str())?;
     }
     let excluded: Vec<_> = why
         .excluded

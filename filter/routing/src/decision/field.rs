@@ -334,16 +334,22 @@ fn at_random(ring: &[(PodKey, u32)], count: usize, rng: &mut Rng, mut visit: imp
 /// 21 points no pod is home to more than 1.05 times its part, and each has one place on the ring (Appleton, O'Reilly,
 /// "Multi-probe consistent hashing", 2015). `number` tells several homes of a key apart.
 fn home(ring: &[(PodKey, u32)], key: u64, number: u64, is_met: impl Fn(u32) -> bool) -> Option<u32> {
-    let probe = |probe: u64| {
+    let mut closest: Option<(u64, u32)> = None;
+    for probe in 0..HOME_PROBES {
         let point = xxh64(&key.to_le_bytes(), number.wrapping_mul(HOME_PROBES).wrapping_add(probe));
         let behind = ring.partition_point(|(pod, _)| pod.0 < point);
         let (before, behind) = ring.split_at_checked(behind)?;
-        let mut walk = behind.iter().chain(before).take(HOME_STEPS);
-        let (pod, place) = walk.find(|(_, place)| is_met(*place))?;
-        Some((pod.0.wrapping_sub(point), *place))
-    };
-    let probes = (0..HOME_PROBES).filter_map(probe);
-    probes.min().map(|(_, place)| place)
+        let walk = behind.iter().chain(before).take(HOME_STEPS);
+        let mut walk = walk.map(|(pod, place)| (pod.0.wrapping_sub(point), *place));
+        // The way grows with each step, so who is no closer at the first need not be asked.
+        let closer = |pod: &(u64, u32)| closest.is_none_or(|closest| *pod < closest);
+        closest = walk
+            .by_ref()
+            .take_while(closer)
+            .find(|(_, place)| is_met(*place))
+            .or(closest);
+    }
+    closest.map(|(_, place)| place)
 }
 
 #[cfg(test)]

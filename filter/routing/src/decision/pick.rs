@@ -10,6 +10,7 @@ use berth_shared_state::table::Trend;
 use fastrand::Rng;
 
 use super::candidates::Candidate;
+use crate::cost::most;
 
 /// Costs this many milliseconds apart are equal: less than one step of a batch, so nobody can
 /// notice, while one running request more (2 ms + a tenth of a prefill of 40 ms and more) still counts.
@@ -68,22 +69,44 @@ pub fn ranked(list: &mut [Candidate<'_>], rng: &mut Rng) -> Ranked {
 fn near_best(taken: &[Candidate<'_>], rest: &[Candidate<'_>], rng: &mut Rng) -> Option<usize> {
     let tried = |one: &Candidate<'_>| one.domain.is_some() && taken.iter().any(|other| other.domain == one.domain);
     let cost = |one: &Candidate<'_>| one.cost + if tried(one) { SAME_DOMAIN } else { 0.0 };
-    let best = rest.iter().min_by(|a, b| cost(a).total_cmp(&cost(b)))?;
-    let bound = cost(best) + NEAR_MILLIS.max(NEAR_PART * best.terms.blurred());
+    let (mut best, mut least) = (rest.first()?, cost(rest.first()?));
+    for one in rest {
+        let cost = cost(one);
+        if cost.total_cmp(&least).is_lt() {
+            (best, least) = (one, cost);
+        }
+    }
+    let bound = least + most(NEAR_PART * best.terms.blurred(), NEAR_MILLIS);
     let near = |one: &Candidate<'_>| cost(one) <= bound && one.terms.uncertainty <= best.terms.uncertainty;
-    let sessions = rest.iter().enumerate().filter(|(_, one)| one.pod.session && near(one));
-    let session = sessions.min_by(|(_, a), (_, b)| cost(a).total_cmp(&cost(b)));
+    // Counted in one go: the list is walked three times for each decision.
+    let (mut all, mut homes, mut session) = (0, 0, None);
+    for (index, one) in rest.iter().enumerate().filter(|(_, one)| near(one)) {
+        all += 1;
+        homes += usize::from(one.is_home);
+        let cost = cost(one);
+        if one.pod.session && session.is_none_or(|(_, least): (usize, f64)| cost.total_cmp(&least).is_lt()) {
+            session = Some((index, cost));
+        }
+    }
     session
         .map(|(index, _)| index)
-        .or_else(|| by_lot(rest, |one| near(one) && one.is_home, rng))
-        .or_else(|| by_lot(rest, near, rng))
+        .or_else(|| by_lot(rest, homes, |one| one.is_home && near(one), rng))
+        .or_else(|| by_lot(rest, all, near, rng))
 }
 
-/// One at random.
-fn by_lot(list: &[Candidate<'_>], among: impl Fn(&Candidate<'_>) -> bool, rng: &mut Rng) -> Option<usize> {
-    let among = || list.iter().enumerate().filter(|(_, one)| among(one));
-    let nth = rng.usize(0..among().count().max(1));
-    among().nth(nth).map(|(index, _)| index)
+/// One at random of so many.
+fn by_lot(
+    list: &[Candidate<'_>],
+    count: usize,
+    among: impl Fn(&Candidate<'_>) -> bool,
+    rng: &mut Rng,
+) -> Option<usize> {
+    let nth = rng.usize(0..count.max(1));
+    if count == 0 {
+        return None;
+    }
+    let mut among = list.iter().enumerate().filter(|(_, one)| among(one));
+    among.nth(nth).map(|(index, _)| index)
 }
 
 /// A frozen pod, now and then; not with a request that would first have to load an adapter there.

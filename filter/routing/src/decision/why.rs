@@ -92,6 +92,24 @@ pub enum Note {
 }
 
 impl Note {
+    /// The word for headers, the same as in JSON.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::AvoidanceWaived => "avoidance-waived",
+            Self::AllAsleep => "all-asleep",
+            Self::LongerThanAllowed => "longer-than-allowed",
+            Self::ModelUnconfirmed => "model-unconfirmed",
+            Self::ModelUnlisted => "model-unlisted",
+            Self::ModelUnread => "model-unread",
+            Self::Probe => "probe",
+            Self::SubsetAsGiven => "subset-as-given",
+            Self::LabelsUnknown => "labels-unknown",
+            Self::AllAtCap => "all-at-cap",
+            Self::Session => "session",
+        }
+    }
+
     /// A sentence for people.
     #[must_use]
     pub const fn sentence(self) -> &'static str {
@@ -123,6 +141,19 @@ pub enum Rung {
     OwnLoad,
     /// No table.
     NoTable,
+}
+
+impl Rung {
+    /// The word for people, the same as in JSON.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Fresh => "fresh",
+            Self::Ageing => "ageing",
+            Self::OwnLoad => "own-load",
+            Self::NoTable => "no-table",
+        }
+    }
 }
 
 /// Pods left out, by the first rule that did it.
@@ -332,10 +363,41 @@ pub fn shortened(text: &str) -> String {
         .collect()
 }
 
-/// The kebab-case word of a unit variant: texts and JSON can be searched for the same.
-pub fn word(value: &impl Serialize) -> String {
-    match serde_json::to_value(value) {
-        Ok(serde_json::Value::String(word)) => word,
-        _ => String::new(),
+#[cfg(test)]
+mod tests {
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
+
+    #[track_caller]
+    fn check<T: Copy + Serialize>(all: &[T], as_str: fn(T) -> &'static str) {
+        for one in all {
+            assert_eq!(serde_json::to_value(one).unwrap(), as_str(*one));
+        }
+    }
+
+    #[test]
+    fn texts_and_json_have_the_same_words() {
+        check(&[Stage::Fresh, Stage::Ageing, Stage::Unknown], Stage::as_str);
+        check(&[Rung::Fresh, Rung::Ageing, Rung::OwnLoad, Rung::NoTable], Rung::as_str);
+        let tiers = [Tier::Base, Tier::Active, Tier::Resident, Tier::Recent];
+        check(&tiers, Tier::as_str);
+        let tiers = [Tier::Host, Tier::Registered, Tier::Loadable, Tier::Unlisted];
+        check(&tiers, Tier::as_str);
+        let notes = [
+            Note::AvoidanceWaived,
+            Note::AllAsleep,
+            Note::LongerThanAllowed,
+            Note::ModelUnconfirmed,
+            Note::ModelUnlisted,
+            Note::ModelUnread,
+            Note::Probe,
+            Note::SubsetAsGiven,
+            Note::LabelsUnknown,
+            Note::AllAtCap,
+            Note::Session,
+        ];
+        check(&notes, Note::as_str);
     }
 }

@@ -146,7 +146,7 @@ impl PoolView {
             prefix.facts(pods, self.share.own());
         }
         let snapshot = Snapshot::new(table);
-        self.seen.add(&snapshot);
+        self.seen.add(&snapshot, &self.keys);
         self.snapshot = Some(snapshot);
         self.field = None;
         self.filled.clear();
@@ -240,17 +240,15 @@ impl PoolView {
         let Some(snapshot) = &self.snapshot else {
             return Vec::new();
         };
-        let facts = |(place, (row, key)): (usize, (_, &PodKey))| PodFacts {
-            context_then: self.then.get(place).map_or(Tokens(0), |(_, context)| *context),
-            ..self.pod(pool, snapshot, row, *key, now)
-        };
+        let facts = |(place, (row, key)): (usize, (_, &PodKey))| self.pod(pool, snapshot, place, row, *key, now);
         match drawn {
             None => snapshot.pods().iter().zip(&self.keys).enumerate().map(facts).collect(),
             Some(drawn) => {
+                let mut pods = Vec::with_capacity(drawn.places.len());
                 let places = drawn.places.iter().map(|place| *place as usize);
-                let pods =
-                    places.filter_map(|place| Some((place, snapshot.pods().get(place).zip(self.keys.get(place))?)));
-                pods.map(facts).collect()
+                let known = |place| Some((place, snapshot.pods().get(place).zip(self.keys.get(place))?));
+                pods.extend(places.filter_map(known).map(facts));
+                pods
             }
         }
     }
@@ -259,6 +257,7 @@ impl PoolView {
         &'a self,
         pool: &Pool,
         snapshot: &Snapshot,
+        place: usize,
         row: &'a PodRow,
         key: PodKey,
         now: UnixMillis,
@@ -269,7 +268,7 @@ impl PoolView {
             freshness: snapshot.freshness(row, pool, now),
             own: known.own(row.gauges_at()),
             filled: known.filled(),
-            context_then: Tokens(0),
+            context_then: self.then.get(place).map_or(Tokens(0), |(_, context)| *context),
             cached: 0.0,
             session: false,
             claimed: 0.0,
@@ -277,7 +276,7 @@ impl PoolView {
             // Further ahead than any avoidance lasts: from before the clock stepped back.
             avoided_until: known.avoided_until().filter(|until| until.since(now) <= AVOID_MAX),
             adapters_in_use: known.adapters_in_use(),
-            seen_adapters: self.seen.at(key),
+            seen_adapters: self.seen.at(place),
             recent_adapters: known.recent_adapters(row.incarnation),
         }
     }

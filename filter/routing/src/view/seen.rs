@@ -23,16 +23,19 @@ struct AtPod {
 /// What was seen of a pool.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
-    pods: HashMap<PodKey, AtPod>,
+    /// In the order of the latest table.
+    pods: Vec<(PodKey, AtPod)>,
 }
 
 impl Seen {
-    /// Takes in a new table. Pods that are not in it are forgotten.
-    pub fn add(&mut self, snapshot: &Snapshot) {
-        let mut before = core::mem::take(&mut self.pods);
-        for row in snapshot.pods() {
-            let key = row.address.key();
-            let mut at_pod = before.remove(&key).unwrap_or_default();
+    /// Takes in a new table, with the keys of its pods. Pods that are not in it are forgotten.
+    pub fn add(&mut self, snapshot: &Snapshot, keys: &[PodKey]) {
+        if !self.pods.iter().map(|(key, _)| key).eq(keys) {
+            let mut before: HashMap<PodKey, AtPod> = self.pods.drain(..).collect();
+            let pods = keys.iter().map(|key| (*key, before.remove(key).unwrap_or_default()));
+            self.pods = pods.collect();
+        }
+        for (row, (_, at_pod)) in snapshot.pods().iter().zip(&mut self.pods) {
             if at_pod.incarnation != row.incarnation {
                 at_pod.adapters.clear();
                 at_pod.incarnation = row.incarnation;
@@ -42,15 +45,12 @@ impl Seen {
                     put_first(&mut at_pod.adapters, adapter_key(snapshot.name(*id)), at);
                 }
             }
-            if !at_pod.adapters.is_empty() {
-                self.pods.insert(key, at_pod);
-            }
         }
     }
 
-    /// At a pod: [`adapter_key`] and when it was last seen in flight, newest first.
-    pub fn at(&self, pod: PodKey) -> &[(u64, UnixMillis)] {
-        self.pods.get(&pod).map_or(&[], |at_pod| &at_pod.adapters)
+    /// At a pod, by its place in the table: [`adapter_key`] and when it was last seen in flight, newest first.
+    pub fn at(&self, place: usize) -> &[(u64, UnixMillis)] {
+        self.pods.get(place).map_or(&[], |(_, at_pod)| &at_pod.adapters)
     }
 }
 
@@ -83,26 +83,30 @@ mod tests {
 
     #[track_caller]
     fn check(seen: &Seen, expected: &[(&str, u64)]) {
-        let key = POD.parse::<berth_shared_state::pod::PodAddress>().unwrap().key();
         let expected: Vec<_> = expected
             .iter()
             .map(|(name, at)| (adapter_key(name), UnixMillis(*at)))
             .collect();
-        assert_eq!(seen.at(key), expected);
+        assert_eq!(seen.at(0), expected);
     }
 
     #[test]
     fn adapters_in_flight_are_remembered_newest_first_until_a_restart() {
-        let mut seen = Seen::default();
-        seen.add(&table(1, &[0, 1], 0));
+        let mut all = Seen::default();
+        let mut add = |snapshot: &Snapshot| {
+            let keys: Vec<PodKey> = snapshot.pods().iter().map(|row| row.address.key()).collect();
+            all.add(snapshot, &keys);
+            all.clone()
+        };
+        let seen = add(&table(1, &[0, 1], 0));
         check(&seen, &[("b", 1), ("a", 1)]);
-        seen.add(&table(2, &[0], 0));
+        let seen = add(&table(2, &[0], 0));
         check(&seen, &[("a", 2), ("b", 1)]);
-        seen.add(&table(3, &[], 0));
+        let seen = add(&table(3, &[], 0));
         check(&seen, &[("a", 2), ("b", 1)]);
-        seen.add(&table(4, &[2], 1));
+        let seen = add(&table(4, &[2], 1));
         check(&seen, &[("c", 4)]);
-        seen.add(&Snapshot::default());
+        let seen = add(&Snapshot::default());
         check(&seen, &[]);
     }
 
