@@ -92,6 +92,8 @@ pub struct Admit<'a> {
     pub reserved: &'a [PodAddress],
     /// The pod that it keeps, which it goes on to wait for.
     pub keeps: Option<PodAddress>,
+    /// What the answer says of room must be of all pods, and not of those drawn alone.
+    pub counts: bool,
     /// Others go before it, whatever room there is: it is not let go, but refused where anybody would be.
     pub closed: bool,
 }

@@ -13,6 +13,7 @@
 
 mod counts;
 mod line;
+mod look;
 mod pool;
 mod prefix;
 mod seen;
@@ -42,6 +43,7 @@ use crate::request::{Facts, ModelsQuestion};
 use crate::rewrite::{self, Sender};
 pub use counts::Counts;
 use line::{Line, Way};
+use look::Look;
 use pool::PoolView;
 pub use pool::TableError;
 pub use steering::Steering;
@@ -231,28 +233,25 @@ impl View {
         let found = view.look_up(store, chains.as_ref());
         let joined = view.join(store, &session, now);
         let subset = request.steering.subset.as_deref();
-        // Who asks for all pods, or for some by name, gets them; whether there is room is asked of all, too.
-        let drawn = if subset.is_some() || request.in_full || admit.is_some() {
+        // Who asks for all pods, or for some by name, gets them; and where room is counted, it is all pods'.
+        let drawn = if subset.is_some() || request.in_full || admit.is_some_and(|admit| admit.counts) {
             None
         } else {
             view.draw(pool, &ask, &joined.held(&found), &mut self.rng, now)
         };
-        let mut pods = view.pods(pool, drawn.as_ref(), now);
-        pool::note_cached(&mut pods, drawn.as_ref(), &found, chains.as_ref());
-        joined.note(&mut pods, drawn.as_ref());
-        let input = decision::Input {
+        let look = Look {
             pool,
-            snapshot: view.snapshot(),
-            pods: &pods,
-            drawn: view.part(drawn.as_ref()),
-            facts: view.facts(),
+            view,
+            found: &found,
+            chains: chains.as_ref(),
+            joined: &joined,
             ask,
             subset,
             admit,
             now,
             in_full: request.in_full,
         };
-        let mut decision = decision::decide(&input, &mut self.rng);
+        let (mut decision, pods) = look.decide(drawn.as_ref(), &mut self.rng);
         tell(&mut decision.why, request, target);
         decision.why.base = catalogue::base_of(pool, view.snapshot(), model).map(str::to_owned);
         if let Action::Route { endpoints, booking } = &decision.action {

@@ -6,7 +6,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use berth_filter_routing::decision::{self, Ask, Field, Input, Part, PodFacts, PoolFacts, Wish};
+use berth_filter_routing::cost::Patience;
+use berth_filter_routing::decision::{self, Admit, Ask, Field, Input, Part, PodFacts, PoolFacts, Wish};
 use berth_filter_routing::ledger::{Ledger, LedgerView, Outcome, OwnLoad, PodFact, Sent, Synced};
 use berth_filter_routing::limits::{ASCII_BYTES_PER_TOKEN, DRAW_ABOVE};
 use berth_filter_routing::prefix::{Beginning, Blocks, Chains, Hasher, Index, Living, seed};
@@ -68,9 +69,13 @@ fn decisions(budget: Duration) -> Result<Group> {
     for pods in POOLS {
         group.add(
             format!("{pods} pods, the pure decision"),
-            decide_only(budget, pods)?,
+            decide_only(budget, pods, false)?,
             "ns",
         );
+    }
+    for pods in [1_000, 10_000] {
+        let title = format!("{pods} pods with admission, the pure decision while there is room");
+        group.add(title, decide_only(budget, pods, true)?, "ns");
     }
     for pods in POOLS.into_iter().filter(|pods| *pods <= PODS_MAX) {
         let mut times = whole(budget, pods)?;
@@ -124,8 +129,8 @@ impl Pool {
     }
 }
 
-/// Drawing, where pods are many, and deciding.
-fn decide_only(budget: Duration, pods: usize) -> Result<f64> {
+/// Drawing, where pods are many, and deciding; `admits`: only where there is room.
+fn decide_only(budget: Duration, pods: usize, admits: bool) -> Result<f64> {
     let pool = Pool::new(pods)?;
     let all = pool.pods();
     let (facts, prompt) = facts(1 << 10);
@@ -138,6 +143,16 @@ fn decide_only(budget: Duration, pods: usize) -> Result<f64> {
         .map(|key| Beginning { key: *key, share: 0.0 });
     let mut field = (pods > DRAW_ABOVE).then(|| pool.field());
     let mut rng = Rng::with_seed(1);
+    let admit = admits.then_some(Admit {
+        patience: Patience {
+            wait: 2_000.0,
+            resumes: false,
+        },
+        reserved: &[],
+        keeps: None,
+        counts: false,
+        closed: false,
+    });
     Ok(nanos(budget, || {
         let wish = Wish {
             pool: &pool.config.pools[0],
@@ -158,7 +173,7 @@ fn decide_only(budget: Duration, pods: usize) -> Result<f64> {
             facts: PoolFacts::default(),
             ask,
             subset: None,
-            admit: None,
+            admit,
             now: world::later(100),
             in_full: false,
         };

@@ -301,7 +301,8 @@ impl<'a> Candidates<'a> {
     }
 
     /// Leaves out the pods that others keep, and asks the rest for room. False: there is none, and the one that it keeps,
-    /// or else the cheapest, is the first considered. Where no gauge can be believed, nobody can say that a pool is full, unless it is at its caps.
+    /// or else the cheapest, is the first considered. Where no gauge can be believed, nobody can say that a pool is full, unless it is at its caps;
+    /// but of some such pods nothing follows for the others.
     pub fn have_room(&mut self, admit: &Admit<'_>, why: &mut Why) -> bool {
         if admit.closed {
             return false;
@@ -309,7 +310,7 @@ impl<'a> Candidates<'a> {
         self.list.retain(|one| !admit.reserved.contains(&one.pod.row.address));
         let full = why.notes.contains(&Note::AllAtCap);
         if why.rung == Some(Rung::OwnLoad) && !self.list.is_empty() && !full {
-            return true;
+            return self.input.drawn.is_none();
         }
         let (mut requests, mut drain) = (0.0, f64::INFINITY);
         for one in self.list.iter().filter(|_| !full) {

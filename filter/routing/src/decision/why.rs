@@ -266,7 +266,8 @@ pub struct Why {
     /// Priority, where the config knows objectives or a queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i16>,
-    /// Requests like this one that the pool has room for; `None` = not asked.
+    /// Requests like this one that the pool has room for, at least: where some pods were drawn and have some, the others were
+    /// not asked. `None` = nobody was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub room: Option<u32>,
     /// Where there is none: predicted time until there is.

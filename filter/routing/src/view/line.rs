@@ -147,6 +147,8 @@ struct Terms<'a> {
     reserved: &'a [PodAddress],
     /// The pod that it keeps itself.
     keeps: Option<PodAddress>,
+    /// Its room is to be counted over all pods.
+    counts: bool,
     /// Others are ahead.
     closed: bool,
 }
@@ -181,6 +183,7 @@ impl View {
                 reserved: &kept,
                 closed,
                 keeps: None,
+                counts: false,
             };
             self.decide_with_room(store, request, way, &class, terms, now)
         };
@@ -285,6 +288,7 @@ impl View {
             patience,
             reserved: terms.reserved,
             keeps: terms.keeps,
+            counts: terms.counts,
             closed: terms.closed,
         };
         let decision = self.decide_at(store, request, way, Some(admit), now);

@@ -338,16 +338,6 @@ impl PoolView {
     }
 }
 
-/// Notes what pods hold of a prompt.
-pub(super) fn note_cached(pods: &mut [PodFacts<'_>], drawn: Option<&Drawn>, found: &Found, chains: Option<&Chains>) {
-    let Some(chains) = chains else { return };
-    for (place, blocks) in &found.blocks {
-        if let Some(pod) = at_place(pods, drawn, *place) {
-            pod.cached = chains.part(*blocks);
-        }
-    }
-}
-
 /// The pod at a place of the table, if it was drawn.
 pub(super) fn at_place<'a, 'b>(
     pods: &'a mut [PodFacts<'b>],

@@ -147,7 +147,9 @@ impl View {
                 return false;
             }
             let id = item.id;
-            let decision = self.decide_queued(store, index, item, &round.kept, now);
+            // What a worker may let go while others wait elsewhere is a part of all the room there is.
+            let counts = part < 1.0 && !sized;
+            let decision = self.decide_queued(store, index, item, (&round.kept, counts), now);
             if decision.action == Action::Hold {
                 let pod = decision.why.considered.first().map(|one| one.pod);
                 asked.add(item, &decision.why);
@@ -220,7 +222,7 @@ impl View {
         store: &dyn SharedData,
         index: usize,
         item: &Item<Queued>,
-        kept: &[PodAddress],
+        (kept, counts): (&[PodAddress], bool),
         now: UnixMillis,
     ) -> Decision {
         let own = self.blocked(index, item.priority).filter(|(id, _)| *id == item.id);
@@ -255,6 +257,7 @@ impl View {
         let terms = Terms {
             reserved: &reserved,
             keeps: own.and_then(|own| own.pod),
+            counts,
             closed: false,
         };
         let mut decision = self.decide_with_room(store, &request, way, &queued.class, terms, now);

@@ -5,6 +5,7 @@ use crate::decision::Reason;
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
+mod drawn;
 mod passing;
 
 /// One pod, 8 prompt tokens per millisecond, two seconds of patience: a request of 1,000 tokens is 125 ms of work, so
