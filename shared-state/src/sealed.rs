@@ -62,8 +62,52 @@ impl fmt::Display for SealError {
 /// # Errors
 /// [`SealError::TooLarge`] when the encoding exceeds the bound.
 pub fn seal<T: Serialize>(kind: Kind, value: &T) -> Result<Vec<u8>, SealError> {
-    let out = postcard::serialize_with_flavor(value, Bytes(vec![0; HEADER_BYTES])).map_err(|_| SealError::Damaged)?;
-    finish(kind, out)
+    let mut pieces = Pieces::new(0);
+    pieces.add(value)?;
+    pieces.seal(kind)
+}
+
+/// A value that is encoded piece by piece: what one knows the bytes of is copied.
+#[derive(Debug)]
+pub struct Pieces(Vec<u8>);
+
+impl Pieces {
+    /// Nothing yet; so many bytes are expected.
+    #[must_use]
+    pub fn new(bytes: usize) -> Self {
+        let mut out = Vec::with_capacity(HEADER_BYTES.max(bytes));
+        out.resize(HEADER_BYTES, 0);
+        Self(out)
+    }
+
+    /// Encodes a piece.
+    ///
+    /// # Errors
+    /// When it cannot be encoded; nothing is left then.
+    pub fn add<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), SealError> {
+        let out = Bytes(core::mem::take(&mut self.0));
+        self.0 = postcard::serialize_with_flavor(value, out).map_err(|_| SealError::Damaged)?;
+        Ok(())
+    }
+
+    /// Copies a piece that was encoded before.
+    pub fn copy(&mut self, piece: &[u8]) {
+        self.0.extend_from_slice(piece);
+    }
+
+    /// Where the next piece will stand in the sealed value.
+    #[must_use]
+    pub const fn end(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The sealed value.
+    ///
+    /// # Errors
+    /// [`SealError::TooLarge`] when it exceeds the bound.
+    pub fn seal(self, kind: Kind) -> Result<Vec<u8>, SealError> {
+        finish(kind, self.0)
+    }
 }
 
 /// Where postcard writes. Almost all it writes are numbers of a few bytes, and a call to copy them costs more than they do.
@@ -110,7 +154,7 @@ fn finish(kind: Kind, mut out: Vec<u8>) -> Result<Vec<u8>, SealError> {
     if out.len() > SEALED_MAX_BYTES {
         return Err(SealError::TooLarge(out.len()));
     }
-    let (header, payload) = out.split_at_mut(HEADER_BYTES);
+    let (header, payload) = out.split_at_mut_checked(HEADER_BYTES).ok_or(SealError::Damaged)?;
     let length = (payload.len() as u32).to_le_bytes();
     let fields = [
         &MAGIC[..],
@@ -130,10 +174,18 @@ fn finish(kind: Kind, mut out: Vec<u8>) -> Result<Vec<u8>, SealError> {
 /// # Errors
 /// See [`SealError`].
 pub fn open<T: DeserializeOwned>(kind: Kind, bytes: &[u8]) -> Result<T, SealError> {
-    match postcard::take_from_bytes(open_bytes(kind, bytes)?) {
-        Ok((value, [])) => Ok(value),
+    match take(open_bytes(kind, bytes)?)? {
+        (value, []) => Ok(value),
         _ => Err(SealError::Damaged),
     }
+}
+
+/// Decodes one of the [`Pieces`] of an opened value, and says what is behind it.
+///
+/// # Errors
+/// [`SealError::Damaged`].
+pub fn take<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), SealError> {
+    postcard::take_from_bytes(bytes).map_err(|_| SealError::Damaged)
 }
 
 /// Opens what [`seal_bytes`] sealed.

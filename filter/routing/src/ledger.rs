@@ -22,6 +22,7 @@ mod asked;
 mod lesson;
 mod memory;
 mod packed;
+mod sections;
 mod truth;
 mod waiting;
 mod worker;
@@ -31,13 +32,14 @@ use berth_shared_state::limits::{
     POD_FORGOTTEN_AFTER, PODS_MAX,
 };
 use berth_shared_state::pod::PodKey;
-use berth_shared_state::sealed::{self, Kind, SealError};
+use berth_shared_state::sealed::{self, Kind, Pieces, SealError};
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use serde::{Deserialize, Serialize};
 
 pub use asked::Asked;
 use memory::Memory;
 pub use memory::{Outcome, put_first};
+use sections::Sections;
 pub use waiting::{Blocked, Waiting};
 pub use worker::{LedgerView, PodFact, Sent, Synced};
 
@@ -124,21 +126,23 @@ struct PodState {
 }
 
 /// The ledger of one pool, decoded.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ledger {
     views: Vec<Head>,
     asked: Asked,
-    /// Ordered by key.
-    pods: Vec<PodState>,
+    pods: Sections,
 }
 
 impl Ledger {
-    /// Encodes for shared data.
+    /// Encodes for shared data. What did not change since it was read or written is copied.
     ///
     /// # Errors
     /// [`SealError::TooLarge`] when it does not fit one value.
-    pub fn encode(&self) -> Result<Vec<u8>, SealError> {
-        sealed::seal(Kind::Ledger, self)
+    pub fn encode(&mut self) -> Result<&[u8], SealError> {
+        let mut pieces = Pieces::new(self.pods.expected());
+        pieces.add(&self.views)?;
+        pieces.add(&self.asked)?;
+        self.pods.write(Kind::Ledger, pieces)
     }
 
     /// Decodes. Never trusts a byte.
@@ -146,9 +150,22 @@ impl Ledger {
     /// # Errors
     /// See [`SealError`]; the caller treats the value as absent.
     pub fn decode(bytes: &[u8]) -> Result<Self, SealError> {
-        let ledger: Self = sealed::open(Kind::Ledger, bytes)?;
-        let ordered = ledger.pods.is_sorted_by(|a, b| a.pod < b.pod);
-        if ordered { Ok(ledger) } else { Err(SealError::Damaged) }
+        let mut ledger = Self::default();
+        ledger.update(bytes.to_vec())?;
+        Ok(ledger)
+    }
+
+    /// Becomes what a value says. Only what is not there already is decoded. Never trusts a byte.
+    ///
+    /// # Errors
+    /// As [`Self::decode`]; it stays as it was then.
+    pub fn update(&mut self, value: Vec<u8>) -> Result<(), SealError> {
+        let payload = sealed::open_bytes(Kind::Ledger, &value)?;
+        let ((views, asked), rest) = sealed::take(payload)?;
+        let from = value.len() - rest.len();
+        self.pods.read(value, from)?;
+        (self.views, self.asked) = (views, asked);
+        Ok(())
     }
 
     /// All that is known of one pod.
@@ -209,11 +226,7 @@ impl Ledger {
         }
         self.views.retain(lives);
         let views = &self.views;
-        let lives = |slot: u8| views.iter().any(|head| head.slot == slot);
-        for state in &mut self.pods {
-            state.records.retain(|record| lives(record.slot));
-            state.in_use.retain(|used| lives(used.slot));
-        }
+        self.pods.keep_slots(|slot| views.iter().any(|head| head.slot == slot));
     }
 
     /// Records that a view may have: all share the bound.
@@ -235,7 +248,7 @@ impl Ledger {
         let share = self.share(nonce);
         if let Some(known) = self.views.iter().position(|head| head.nonce == nonce) {
             let head = self.views.remove(known);
-            self.clear_slot(head.slot);
+            self.pods.keep_slots(|slot| slot != head.slot);
         }
         if records.is_empty() && waiting.is_empty() {
             return;
@@ -284,20 +297,13 @@ impl Ledger {
         self.views.iter_mut().find(|head| head.nonce == nonce)
     }
 
-    fn clear_slot(&mut self, slot: u8) {
-        for state in &mut self.pods {
-            state.records.retain(|record| record.slot != slot);
-            state.in_use.retain(|used| used.slot != slot);
-        }
-    }
-
     /// The lowest slot nobody has; when all are taken, the most silent view's.
     fn free_slot(&mut self) -> u8 {
         if self.views.len() >= LEDGER_VIEWS_MAX
             && let Some(stalest) = (0..self.views.len()).min_by_key(|at| self.views.get(*at).map(|head| head.heartbeat))
         {
             let head = self.views.remove(stalest);
-            self.clear_slot(head.slot);
+            self.pods.keep_slots(|slot| slot != head.slot);
         }
         (0..=u8::MAX)
             .find(|slot| self.views.iter().all(|head| head.slot != *slot))
@@ -305,13 +311,12 @@ impl Ledger {
     }
 
     fn pod(&self, pod: PodKey) -> Option<&PodState> {
-        let at = self.pods.binary_search_by_key(&pod, |state| state.pod).ok()?;
-        self.pods.get(at)
+        self.pods.get(self.pods.find(pod).ok()?)
     }
 
     /// The pod's state, made if it is new; `None` when there are too many pods.
     fn pod_mut(&mut self, pod: PodKey, now: UnixMillis) -> Option<&mut PodState> {
-        let at = match self.pods.binary_search_by_key(&pod, |state| state.pod) {
+        let at = match self.pods.find(pod) {
             Ok(at) => at,
             Err(_) if self.pods.len() >= PODS_MAX => return None,
             Err(at) => {
@@ -347,9 +352,8 @@ impl Ledger {
         let mut each = ADAPTERS_REMEMBERED;
         while self.pods.iter().map(|state| state.memory.adapters.len()).sum::<usize>() > ADAPTERS_REMEMBERED_TOTAL {
             each /= 2;
-            for state in &mut self.pods {
-                state.memory.adapters.truncate(each);
-            }
+            let more = |state: &PodState| state.memory.adapters.len() > each;
+            self.pods.change(more, |state| state.memory.adapters.truncate(each));
         }
     }
 }

@@ -25,10 +25,10 @@ pub fn serialize<S: Serializer>(records: &[Record], serializer: S) -> Result<S::
     let base = records.iter().map(latest).max().unwrap_or_default();
     let mut bytes = Vec::with_capacity(8 + records.len() * BYTES);
     if !records.is_empty() {
-        bytes.extend(base.0.to_le_bytes());
+        bytes.extend_from_slice(&base.0.to_le_bytes());
     }
     for record in records {
-        bytes.extend(pack(record, base));
+        bytes.extend_from_slice(&pack(record, base));
     }
     serializer.serialize_bytes(&bytes)
 }

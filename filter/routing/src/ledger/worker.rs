@@ -87,7 +87,7 @@ pub struct LedgerView {
     /// The latest ledger read, with the own truth applied.
     seen: Ledger,
     /// The first bytes of the value that `seen` was made from. They hold the length and the checksum of the rest.
-    stored: Vec<u8>,
+    stored: Option<[u8; HEADER_BYTES]>,
     read_at: Option<UnixMillis>,
     /// Token of the latest read, until a write used it.
     token: Option<Option<Cas>>,
@@ -117,7 +117,7 @@ impl LedgerView {
             pending: VecDeque::new(),
             applied: 0,
             seen: Ledger::default(),
-            stored: Vec::new(),
+            stored: None,
             read_at: None,
             token: None,
             written_at: UnixMillis(0),
@@ -397,12 +397,9 @@ impl LedgerView {
         self.read_at = Some(now);
         let (value, cas) = stored.map_or((Vec::new(), None), |stored| (stored.value, stored.cas));
         self.token = Some(cas);
-        let head = value.get(..HEADER_BYTES).unwrap_or_default();
-        if head != self.stored
-            && let Ok(ledger) = Ledger::decode(&value)
-        {
-            self.seen = ledger;
-            self.stored = head.to_vec();
+        let head = value.first_chunk().copied();
+        if head != self.stored && self.seen.update(value).is_ok() {
+            self.stored = head;
             self.applied = 0;
             // An older writing of ours lacks what was written since, and a whole one that lost its race is not there.
             let (own, written_at) = (self.seen.head(self.nonce), self.written_at);
@@ -491,9 +488,10 @@ impl LedgerView {
             let Ok(bytes) = self.seen.encode() else {
                 return Synced::TooLarge;
             };
-            match store.set(&self.key, &bytes, token.take().flatten()) {
+            let head = bytes.first_chunk().copied();
+            match store.set(&self.key, bytes, token.take().flatten()) {
                 Ok(()) => {
-                    self.written(&bytes, now);
+                    self.written(head, now);
                     return Synced::Written;
                 }
                 Err(StoreError::CasMismatch) => {}
@@ -503,8 +501,8 @@ impl LedgerView {
         Synced::LostRace
     }
 
-    fn written(&mut self, bytes: &[u8], now: UnixMillis) {
-        self.stored = bytes.get(..HEADER_BYTES).unwrap_or_default().to_vec();
+    fn written(&mut self, head: Option<[u8; HEADER_BYTES]>, now: UnixMillis) {
+        self.stored = head;
         self.pending.clear();
         self.truth.written();
         self.applied = 0;

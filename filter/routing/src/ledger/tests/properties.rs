@@ -1,6 +1,7 @@
 //! A model beside the ledger: plain lists of requests, counted by brute force.
 
 use super::*;
+use crate::ledger::lesson::Lesson;
 use proptest::prelude::*;
 
 const PODS: [PodKey; 3] = [PodKey(1), PodKey(2), PodKey(3)];
@@ -290,13 +291,45 @@ proptest! {
         for op in &ops {
             world.run(op);
         }
-        let ledger = world.seen_by_a_newcomer();
-        let bytes = ledger.encode().unwrap();
+        let mut ledger = world.seen_by_a_newcomer();
+        let bytes = ledger.encode().unwrap().to_vec();
         prop_assert_eq!(Ledger::decode(&bytes), Ok(ledger));
         let mut damaged = bytes.clone();
         damaged[flip.index(bytes.len())] ^= 1 << bit;
         prop_assert!(Ledger::decode(&damaged).is_err());
         prop_assert!(Ledger::decode(&bytes[..flip.index(bytes.len())]).is_err());
+    }
+
+    #[test]
+    fn a_value_reads_and_is_written_on_alike_whatever_was_known_before_it(ops in prop::collection::vec(stormy(), 1..40)) {
+        let mut world = World::new(false);
+        let mut known = Ledger::default();
+        for op in &ops {
+            world.run(op);
+            let stored = world.store.inner.get(&ledger_key("p")).unwrap();
+            let value = stored.map(|stored| stored.value).unwrap_or_default();
+            let before = known.clone();
+            let read = known.update(value.clone());
+            let mut anew = match Ledger::decode(&value) {
+                Ok(anew) => anew,
+                Err(error) => {
+                    prop_assert_eq!(read, Err(error));
+                    prop_assert_eq!(&known, &before);
+                    continue;
+                }
+            };
+            prop_assert_eq!(read, Ok(()));
+            prop_assert_eq!(&known, &anew);
+            prop_assert_eq!(anew.encode().unwrap(), &value);
+            // Something happens, and all that was copied is encoded, too.
+            let lesson = Lesson::Sent { pod: PODS[value.len() % 3], tokens: Tokens(7), sent_at: at(world.now) };
+            for ledger in [&mut known, &mut anew] {
+                ledger.learn(&lesson, at(world.now));
+                ledger.drop_silent(at(world.now + 1_000 * (value.len() as u64 % 8)));
+            }
+            anew.pods.retain_mut(|_| true);
+            prop_assert_eq!(known.encode().unwrap(), anew.encode().unwrap());
+        }
     }
 
     #[test]

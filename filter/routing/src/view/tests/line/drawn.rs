@@ -2,6 +2,7 @@
 //! is none.
 
 use super::*;
+use crate::decision::Rung;
 use crate::limits::{DRAW_ABOVE, DRAWN_AT_RANDOM};
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -139,6 +140,6 @@ fn that_some_cannot_be_read_says_nothing_of_the_others() {
     // Ten minutes old.
     let decision = ask(&mut crowd.view(1), &crowd.store, 1, &Steering::default(), 600_000);
     assert!(matches!(decision.action, Action::Route { .. }), "{decision:?}");
-    assert_eq!(decision.why.rung, Some(crate::decision::Rung::OwnLoad));
+    assert_eq!(decision.why.rung, Some(Rung::OwnLoad));
     assert_eq!((decision.why.candidates as usize, decision.why.room), (PODS, None));
 }
