@@ -23,6 +23,28 @@ pub enum Freshness {
     Unknown,
 }
 
+/// Up to which ages readings are believed.
+#[derive(Clone, Copy, Debug)]
+pub struct Ages {
+    fresh: Millis,
+    stale: Millis,
+}
+
+impl Ages {
+    /// How far a pod's reading can be believed. Reports in answers keep a page fresh, but not beyond `stale`: they say
+    /// half of it.
+    #[must_use]
+    pub fn freshness(self, pod: &PodRow, now: UnixMillis) -> Freshness {
+        match pod.scraped_at {
+            _ if !pod.trend.is_believed() => Freshness::Unknown,
+            None => Freshness::Unknown,
+            Some(at) if now.since(at) > self.stale || at.since(now) > self.stale => Freshness::Unknown,
+            Some(at) if now.since(at.max(pod.reported_at.unwrap_or(at))) <= self.fresh => Freshness::Fresh,
+            Some(_) => Freshness::Ageing,
+        }
+    }
+}
+
 /// A table and the index of its names.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
@@ -95,20 +117,22 @@ impl Snapshot {
         pod.gauges_at().map(|at| now.since(at))
     }
 
-    /// How far a pod's reading can be believed. `stale_after` wins over the intervals, unless the budget
-    /// stretches them. Reports in answers keep a page fresh, but not beyond that: they say half of it.
+    /// How far a pod's reading can be believed.
     #[must_use]
     pub fn freshness(&self, pod: &PodRow, pool: &Pool, now: UnixMillis) -> Freshness {
+        self.ages(pool).freshness(pod, now)
+    }
+
+    /// The ages by which readings of this table are judged. `stale_after` wins over the intervals, unless the budget
+    /// stretches them.
+    #[must_use]
+    pub fn ages(&self, pool: &Pool) -> Ages {
         let stretched = self.table.scrape_interval.min(SCRAPE_INTERVAL_MAX);
         let interval = pool.scrape.interval.max(stretched);
-        let stale_after = pool.routing.stale_after;
-        let stale_after = stale_after.max(Millis(interval.0.saturating_mul(STALE_AFTER_INTERVALS_MIN)));
-        match pod.scraped_at {
-            _ if !pod.trend.is_believed() => Freshness::Unknown,
-            None => Freshness::Unknown,
-            Some(at) if now.since(at) > stale_after || at.since(now) > stale_after => Freshness::Unknown,
-            Some(at) if now.since(at.max(pod.reported_at.unwrap_or(at))) <= intervals(interval) => Freshness::Fresh,
-            Some(_) => Freshness::Ageing,
+        let least = Millis(interval.0.saturating_mul(STALE_AFTER_INTERVALS_MIN));
+        Ages {
+            fresh: intervals(interval),
+            stale: pool.routing.stale_after.max(least),
         }
     }
 

@@ -26,7 +26,9 @@ use super::labels::Required;
 use super::serving::{self, is_ready};
 use super::{Ask, Excluded, Part, PodFacts, PoolFacts, adapter_key};
 use crate::cost::{Fleet, HOME_SHARE, HOST_ADAPTERS, Since, Stage};
-use crate::limits::{DRAWN_ADAPTER_MAX, DRAWN_AT_RANDOM, DRAWN_HOLDERS_MAX, DRAWN_HOMES_MAX, HOME_PROBES, HOME_STEPS};
+use crate::limits::{
+    DRAWN_ADAPTER_MAX, DRAWN_AT_RANDOM, DRAWN_HOLDERS_MAX, DRAWN_HOMES_MAX, DRAWN_MAX, HOME_PROBES, HOME_STEPS,
+};
 
 /// Pods on a ring: ordered by key, with their place in the table.
 type Ring = Vec<(PodKey, u32)>;
@@ -266,7 +268,7 @@ impl<'a> Fits<'a> {
 
     /// Some of these at random that fit, after twice as many tries at most.
     fn some(&self, ring: &[(PodKey, u32)], rng: &mut Rng) -> Vec<u32> {
-        let mut found = Vec::with_capacity(DRAWN_AT_RANDOM);
+        let mut found = Vec::with_capacity(DRAWN_MAX);
         at_random(ring, 2 * DRAWN_AT_RANDOM, rng, |place| {
             if found.len() < DRAWN_AT_RANDOM && self.is_met(place) {
                 found.push(place);

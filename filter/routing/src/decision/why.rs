@@ -355,13 +355,8 @@ impl Why {
 
 /// A client's text, cut to the bound of a name.
 pub fn shortened(text: &str) -> String {
-    let mut bytes = 0;
-    text.chars()
-        .take_while(|char| {
-            bytes += char.len_utf8();
-            bytes <= NAME_MAX_BYTES
-        })
-        .collect()
+    let end = text.floor_char_boundary(NAME_MAX_BYTES);
+    text.get(..end).unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]

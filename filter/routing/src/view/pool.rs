@@ -5,7 +5,7 @@ use berth_shared_state::limits::{AVOID_MAX, TABLE_BYTES_PER_MILLI, VIEW_MAX_AGE}
 use berth_shared_state::names::Keys;
 use berth_shared_state::pod::{PodAddress, PodKey};
 use berth_shared_state::sealed::{HEADER_BYTES, SealError};
-use berth_shared_state::snapshot::Snapshot;
+use berth_shared_state::snapshot::{Ages, Snapshot};
 use berth_shared_state::store::{SharedData, StoreError};
 use berth_shared_state::table::{self, PodRow, Table};
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
@@ -240,7 +240,8 @@ impl PoolView {
         let Some(snapshot) = &self.snapshot else {
             return Vec::new();
         };
-        let facts = |(place, (row, key)): (usize, (_, &PodKey))| self.pod(pool, snapshot, place, row, *key, now);
+        let ages = snapshot.ages(pool);
+        let facts = |(place, (row, key)): (usize, (_, &PodKey))| self.pod(ages, place, row, *key, now);
         match drawn {
             None => snapshot.pods().iter().zip(&self.keys).enumerate().map(facts).collect(),
             Some(drawn) => {
@@ -253,19 +254,11 @@ impl PoolView {
         }
     }
 
-    fn pod<'a>(
-        &'a self,
-        pool: &Pool,
-        snapshot: &Snapshot,
-        place: usize,
-        row: &'a PodRow,
-        key: PodKey,
-        now: UnixMillis,
-    ) -> PodFacts<'a> {
+    fn pod<'a>(&'a self, ages: Ages, place: usize, row: &'a PodRow, key: PodKey, now: UnixMillis) -> PodFacts<'a> {
         let known = self.ledger.ledger().at(key);
         PodFacts {
             row,
-            freshness: snapshot.freshness(row, pool, now),
+            freshness: ages.freshness(row, now),
             own: known.own(row.gauges_at()),
             filled: known.filled(),
             context_then: self.then.get(place).map_or(Tokens(0), |(_, context)| *context),

@@ -7,9 +7,6 @@ use crate::decision::{Decision, Input, Note, decide};
 use crate::prefix::Beginning;
 use berth_shared_state::sample::Engine;
 
-/// All that may be drawn at once.
-const DRAWN_MAX: usize = DRAWN_AT_RANDOM + DRAWN_HOLDERS_MAX + DRAWN_ADAPTER_MAX + DRAWN_HOMES_MAX + 1;
-
 /// A large pool, reckoned once.
 struct Large {
     world: World,
