@@ -4,7 +4,8 @@
 #![allow(unsafe_code)]
 
 use core::fmt;
-use core::ptr::null_mut;
+use core::ptr::{NonNull, null_mut};
+use std::alloc::{Layout, alloc, handle_alloc_error};
 
 use berth_shared_state::dialect::{Dialect, Probe};
 use berth_shared_state::store::{Cas, SharedData, StoreError, Stored};
@@ -75,6 +76,23 @@ pub struct Metric(u32);
 
 const fn done(status: u32) -> HostResult<()> {
     if status == 0 { Ok(()) } else { Err(HostError(status)) }
+}
+
+/// Room for bytes that the host is about to place in this VM. It writes all of them before it says where they are, so they are
+/// not zeroed: the table of a large pool would be written twice each time it is read.
+#[must_use]
+pub fn allocate(size: usize) -> *mut u8 {
+    match Layout::array::<u8>(size) {
+        Ok(layout) if size > 0 => {
+            // SAFETY: the layout has a size.
+            let data = unsafe { alloc(layout) };
+            if data.is_null() {
+                handle_alloc_error(layout);
+            }
+            data
+        }
+        _ => NonNull::dangling().as_ptr(),
+    }
 }
 
 /// Takes over bytes that the host placed in this VM with `proxy_on_memory_allocate`.

@@ -106,11 +106,7 @@ macro_rules! export_vm {
             pub extern "C" fn proxy_abi_version_0_2_1() {}
             #[unsafe(no_mangle)]
             pub extern "C" fn proxy_on_memory_allocate(size: usize) -> *mut u8 {
-                // The host writes every byte before we read any; zeroing keeps this safe code.
-                let mut bytes = vec![0_u8; size].into_boxed_slice();
-                let data = bytes.as_mut_ptr();
-                core::mem::forget(bytes);
-                data
+                host::allocate(size)
             }
             #[unsafe(no_mangle)]
             pub extern "C" fn proxy_on_context_create(context: u32, root: u32) {
