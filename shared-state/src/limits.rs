@@ -86,6 +86,24 @@ pub const SEVERAL_RETURNS: u32 = 3;
 pub const SEVERAL_QUIET: u32 = 20;
 /// Weight of the latest scrape in a rate: about the last six scrapes count.
 pub const RATE_WEIGHT: f32 = 0.3;
+/// Time between two pages that show a pod's tempo, at least: a step of the engine may take a good part of a second.
+pub const TEMPO_SPAN_MIN: Millis = Millis(800);
+/// Spans between pages before a pod has a usual tempo.
+pub const TEMPO_PAGES_MIN: u32 = 5;
+/// Weight of a span in which a pod was faster than usual, and of one in which it was slower: the usual is what it does
+/// where little disturbs it. A pod that stays slow is usual after a minute or two.
+pub const TEMPO_WEIGHT_UP: f64 = 0.25;
+/// See [`TEMPO_WEIGHT_UP`].
+pub const TEMPO_WEIGHT_DOWN: f64 = 0.02;
+/// A pod is slow from this multiple of its usual time per token on. Batches that fill up, longer contexts and
+/// speculation that fails make two to three.
+pub const SLOW_FROM: f64 = 4.0;
+/// And not any more below this multiple.
+pub const SLOW_CLEARS: f64 = 2.0;
+/// A slow pod where nothing runs shows nothing: after this time a request tries it ...
+pub const SLOW_TRIED_AFTER: Millis = Millis(30_000);
+/// ... and after twice the time each time that it is slow still, up to this: a trial costs a client its patience.
+pub const SLOW_TRIED_AFTER_MAX: Millis = Millis(240_000);
 /// Good answers in a row before a failure is forgotten and its end is logged, so that a flapping pod
 /// does not fill the log.
 pub const RECOVERED_AFTER: u32 = 3;

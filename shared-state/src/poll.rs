@@ -18,6 +18,7 @@
 //!   |          equal pages under load            -> Trend::Frozen
 //!   |          a queue with nothing running      -> Trend::Stuck
 //!   |          an earlier process again and again -> Trend::Several
+//!   |          far fewer tokens than usual       -> slow
 //!   |                          |
 //!   |                          v Tick
 //!   +-- pod gone        Effect::Publish, once, when something changed or as a heartbeat
@@ -37,6 +38,7 @@ mod publish;
 mod report;
 mod schedule;
 mod settle;
+mod tempo;
 
 use std::collections::BTreeMap;
 

@@ -34,6 +34,13 @@ impl Engine {
     pub const fn enforces_names(self) -> bool {
         !matches!(self, Self::LlamaCpp)
     }
+
+    /// Its counter of generated tokens rises with each step; others count an answer when it ends (SGLang, TGI, llama.cpp),
+    /// or do not say.
+    #[must_use]
+    pub const fn counts_each_token(self) -> bool {
+        matches!(self, Self::Vllm | Self::Lmdeploy)
+    }
 }
 
 /// How much of a page could be used.

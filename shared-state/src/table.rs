@@ -105,6 +105,11 @@ pub struct PodRow {
     pub load: Load,
     /// Counters as rates.
     pub rates: Rates,
+    /// Tokens per second that it usually generates for each request that runs; `None` = not enough pages, or the engine
+    /// does not count tokens as they come.
+    pub tempo: Option<f32>,
+    /// It generates far fewer now; `None` = it does not, or nobody can say.
+    pub slow: Option<Slow>,
     /// Its labels, as `name=value`: those that the config asks for.
     pub labels: Vec<NameId>,
     /// Adapters in flight; `None` = unknown.
@@ -182,6 +187,19 @@ pub struct Rates {
     pub preemptions: Option<f32>,
 }
 
+/// A pod that is slower than usual, as its pages show it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Slow {
+    /// So many times.
+    pub times: f32,
+    /// Prompt tokens per second that it read meanwhile: part of it may be due to those.
+    pub reads: f32,
+    /// Nothing on its pages has moved since: it hangs, or what writes the pages does.
+    pub still_since: Option<UnixMillis>,
+    /// From then on a request may try whether it still is.
+    pub again: UnixMillis,
+}
+
 impl PodRow {
     /// A pod of which only the address is known.
     #[must_use]
@@ -204,6 +222,8 @@ impl PodRow {
                 requests: None,
                 preemptions: None,
             },
+            tempo: None,
+            slow: None,
             labels: Vec::new(),
             activity: None,
             resident: None,
@@ -327,6 +347,10 @@ fn is_sound_pod(pod: &PodRow, names: usize) -> bool {
         && rate(pod.rates.generation_tokens)
         && rate(pod.rates.requests)
         && rate(pod.rates.preemptions)
+        && rate(pod.tempo)
+        && pod
+            .slow
+            .is_none_or(|slow| rate(Some(slow.times)) && rate(Some(slow.reads)))
         && pod.labels.len() <= LABELS_PER_POD_MAX
         && pod.labels.iter().all(known)
         && pod.activity.as_ref().is_none_or(active)

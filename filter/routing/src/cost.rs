@@ -120,6 +120,14 @@ pub const RATE_DIFFERS_ELSEWHERE: f64 = 4.0;
 /// part of the load that others send. They are a scrape old and others act on them, too, so every
 /// difference is overdone until the next scrape; what is cached is certain.
 pub const QUEUES_ALIKE: f64 = 0.75;
+/// Tempos of pods differ by more than this factor where their accelerators do. The load alone makes them differ by up to
+/// two, between pods that are equal but for their memory.
+pub const TEMPO_DIFFERS: f64 = 3.0;
+/// A pod counts as slow when it is so many times slower than usual. Below what makes the poller say so, since part of it
+/// is explained here.
+pub const SLOW_COUNTS: f64 = 3.0;
+/// And no slower than this: nobody is sent there anyway.
+pub const SLOW_MAX: f64 = 100.0;
 /// The share of a new pod grows from this part on: at nothing it would never be seen to work. Envoy's slow start begins
 /// with the same tenth.
 pub const WARMING_MIN: f64 = 0.1;
@@ -149,6 +157,9 @@ pub struct Terms {
     /// Loading the adapter, or waiting for a slot.
     #[serde(serialize_with = "whole", skip_serializing_if = "negligible")]
     pub adapter: f64,
+    /// A slower answer, once it has begun.
+    #[serde(serialize_with = "whole", skip_serializing_if = "negligible")]
+    pub answer: f64,
     /// A pod that does not answer what it was sent.
     #[serde(serialize_with = "whole", skip_serializing_if = "negligible")]
     pub overdue: f64,
@@ -198,7 +209,7 @@ impl Terms {
 
     /// Name and value of each term, in the order in which they are shown.
     #[must_use]
-    pub const fn named(&self) -> [(&'static str, f64); 11] {
+    pub const fn named(&self) -> [(&'static str, f64); 12] {
         [
             ("queue", self.queue),
             ("prefill", self.prefill),
@@ -206,6 +217,7 @@ impl Terms {
             ("harm", self.harm),
             ("memory", self.memory),
             ("adapter", self.adapter),
+            ("answer", self.answer),
             ("overdue", self.overdue),
             ("failed", self.failed),
             ("stuck", self.stuck),
@@ -410,14 +422,18 @@ pub fn terms(
     let queued = foreign.queued.unwrap_or(0.0);
     let waiting = queued + f64::from(pod.own.unanswered);
     let ahead = (queued + others.since) * fleet.mean_uncached(need.prompt) / rate;
+    let steps = fleet.steps(pod);
+    let longer = steps.map_or(1.0, |(step, best)| step / best);
+    let output = need.output.0 as f64 / f64::from(need.prompts.max(1));
     let avoided = avoid && pod.avoided_until.is_some_and(|until| until > now);
     let mut terms = Terms {
         queue: pod.own.unanswered_tokens.0 as f64 / rate + most(ahead - read_since(pod, stage, now), 0.0),
         prefill,
         away: fleet.away() * others.away * prefill,
-        harm: prefill * (HARM_PER_WAITING * waiting + HARM_PER_WORK * running) + HARM_PER_REQUEST * running,
+        harm: prefill * (HARM_PER_WAITING * waiting + HARM_PER_WORK * running) + HARM_PER_REQUEST * longer * running,
         memory: memory(pod, foreign.used, fleet, need),
         adapter,
+        answer: steps.map_or(0.0, |(step, best)| HARM_PER_WORK * output * (step - best)),
         overdue: overdue(pod, now),
         failed: if avoided { FAILED } else { 0.0 },
         stuck: if pod.row.trend == Trend::Stuck && stage != Stage::Unknown {

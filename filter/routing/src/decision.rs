@@ -15,7 +15,7 @@ use berth_shared_state::config::Pool;
 use berth_shared_state::limits::ENDPOINTS_MAX;
 use berth_shared_state::pod::PodAddress;
 use berth_shared_state::snapshot::{Freshness, Snapshot};
-use berth_shared_state::table::PodRow;
+use berth_shared_state::table::{PodRow, Slow};
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use fastrand::Rng;
 
@@ -120,6 +120,8 @@ pub struct PodFacts<'a> {
     pub claimed: f64,
     /// Prefill rate learned of it, tokens per millisecond.
     pub rate: Option<f64>,
+    /// It is slower than usual, and not to be tried by this request.
+    pub slow: Option<Slow>,
     /// It failed a moment ago; avoided until then.
     pub avoided_until: Option<UnixMillis>,
     /// Adapters of own requests in flight there.
@@ -248,8 +250,9 @@ pub struct Booking {
     pub predicted: Millis,
     /// The adapter it loads or uses.
     pub adapter: Option<u64>,
-    /// The client claims that less is to be computed: when its first token comes shows nothing of the pod.
-    pub claims: bool,
+    /// When its first token comes shows nothing of the pod's rate: the client claims that less is to be computed, or the
+    /// pod is known to be slower than usual.
+    pub misleads: bool,
 }
 
 /// An answer that Berth gives itself.

@@ -379,6 +379,12 @@ impl<'a> AtPod<'a> {
         self.0?.memory.rate()
     }
 
+    /// When the latest request was sent there whose first token was seen.
+    #[must_use]
+    pub fn heard(self) -> UnixMillis {
+        self.0.map_or(UnixMillis(0), |state| state.memory.heard)
+    }
+
     /// KV tokens that all workers ever sent to the pod, cached ones not counted: the clock by which its
     /// cache forgets.
     #[must_use]

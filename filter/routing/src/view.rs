@@ -465,7 +465,7 @@ impl View {
             context: booking.context,
             predicted: booking.predicted,
             streams: request.facts.stream,
-            teaches: !booking.claims,
+            teaches: !booking.misleads,
         };
         self.counts.ledger(view.ledger.sent(store, &sent, now));
         view.sent_adapter(booking.adapter, *first);

@@ -1,6 +1,7 @@
 //! What one scrape alone cannot tell: rates, restarts, frozen and stuck pods, several pods behind one address.
 
 use super::pod::load;
+use super::tempo::Tempo;
 use crate::limits::{
     FROZEN_AFTER, FROZEN_SCRAPES, RATE_WEIGHT, SEVERAL_QUIET, SEVERAL_RETURNS, STUCK_AFTER, STUCK_SCRAPES,
 };
@@ -13,6 +14,7 @@ use crate::units::Millis;
 pub(super) struct History {
     last: Option<Seen>,
     rates: Rates,
+    pub(super) tempo: Tempo,
     frozen: Run,
     stuck: Run,
     returns: Returns,
@@ -70,6 +72,7 @@ impl History {
                 gauges: Gauges::of(&row.load),
             }),
             rates: row.rates,
+            tempo: Tempo::of(row),
             frozen: goes_on(Trend::Frozen, FROZEN_SCRAPES),
             stuck: goes_on(Trend::Stuck, STUCK_SCRAPES),
             returns: Returns {
@@ -123,6 +126,11 @@ impl History {
             (_, _, true) => Trend::Frozen,
             _ => Trend::Live,
         };
+        if trend.is_believed() {
+            self.tempo.step(sample, at);
+        } else {
+            self.tempo.forget();
+        }
         Step {
             restarted: restarted && !several,
             rates: self.rates,

@@ -9,6 +9,13 @@ fn row(text: &str) -> PodRow {
     PodRow::unread(text.parse().unwrap(), UnixMillis(300))
 }
 
+const SLOW: Slow = Slow {
+    times: 5.0,
+    reads: 0.0,
+    still_since: Some(UnixMillis(940)),
+    again: UnixMillis(2_000),
+};
+
 /// A table with something in every list.
 fn full() -> Table {
     Table {
@@ -39,6 +46,8 @@ fn full() -> Table {
                     requests: Some(1.5),
                     ..Rates::default()
                 },
+                tempo: Some(90.0),
+                slow: Some(SLOW),
                 activity: Some(ActiveAdapters {
                     running: vec![NameId(1)],
                     waiting: vec![],
@@ -116,6 +125,7 @@ fn the_bytes_of_a_small_table_are_these() {
         0,                      // engines
         0,                      // sleeping absent
         0, 0, 0, 0, 0,          // five rates absent
+        0, 0,                   // no tempo, not slow
         0,                      // no labels
         0, 0,                   // activity and residency absent
         1, 5,                   // models, read at 5:
@@ -129,7 +139,7 @@ fn the_bytes_of_a_small_table_are_these() {
     let bytes = encode(&table).unwrap();
     let (header, found) = bytes.split_at(20);
     assert_eq!(found, payload);
-    assert_eq!(&header[..8], b"BRTH\x03\x00\x01\x00", "magic, schema 3, kind 1");
+    assert_eq!(&header[..8], b"BRTH\x04\x00\x01\x00", "magic, schema 4, kind 1");
     assert_eq!(header[8..12], (payload.len() as u32).to_le_bytes());
     assert_eq!(header[12..], xxhash_rust::xxh64::xxh64(payload, 0).to_le_bytes());
     assert_eq!(decode(&bytes), Ok(table));
@@ -206,6 +216,9 @@ fn a_rate_that_is_no_rate_is_refused() {
         check(false, |t| t.pods[0].rates.generation_tokens = Some(rate));
         check(false, |t| t.pods[0].rates.requests = Some(rate));
         check(false, |t| t.pods[0].rates.preemptions = Some(rate));
+        check(false, |t| t.pods[0].tempo = Some(rate));
+        check(false, |t| t.pods[0].slow = Some(Slow { times: rate, ..SLOW }));
+        check(false, |t| t.pods[0].slow = Some(Slow { reads: rate, ..SLOW }));
     }
 }
 

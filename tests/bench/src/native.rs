@@ -115,6 +115,7 @@ impl Pool {
             session: false,
             claimed: 0.0,
             rate: None,
+            slow: None,
             avoided_until: None,
             adapters_in_use: &[],
             seen_adapters: &[],

@@ -2,7 +2,10 @@
 
 use berth_shared_state::units::Tokens;
 
-use super::{AWAY, Foreign, HITS_SCALE, RATE_DIFFERS, RATE_DIFFERS_ELSEWHERE, RATE_MIN, Stage, capacity, least, most};
+use super::{
+    AWAY, Foreign, HITS_SCALE, RATE_DIFFERS, RATE_DIFFERS_ELSEWHERE, RATE_MIN, SLOW_COUNTS, SLOW_MAX, Stage,
+    TEMPO_DIFFERS, capacity, least, most,
+};
 use crate::decision::PodFacts;
 
 /// A weighted mean under construction.
@@ -41,6 +44,13 @@ pub struct Fleet {
     /// Part of the prompt tokens that was found in prefix caches, from the pods' counters.
     hits: Mean,
     max_lora: Option<u32>,
+    /// Milliseconds per token of an answer, usually: over the pods, and at the fastest.
+    step: Mean,
+    step_best: Option<f64>,
+    /// Learned rate x that time, of the pods where both are known.
+    per_step: Mean,
+    /// The part of their usual tempo that the pods have.
+    keep: Mean,
 }
 
 impl Fleet {
@@ -61,6 +71,10 @@ impl Fleet {
             sent: mean,
             hits: mean,
             max_lora: None,
+            step: mean,
+            step_best: None,
+            per_step: mean,
+            keep: mean,
         }
     }
 
@@ -89,6 +103,14 @@ impl Fleet {
         if pod.own.unanswered > 0 {
             let requests = f64::from(pod.own.unanswered);
             self.sent.add(pod.own.unanswered_tokens.0 as f64 / requests, requests);
+        }
+        if let Some(step) = step(pod) {
+            self.step.add(step, 1.0);
+            self.step_best = Some(self.step_best.map_or(step, |best| best.min(step)));
+            if let Some(rate) = usable(pod.rate) {
+                self.per_step.add(rate * step, 1.0);
+            }
+            self.keep.add(self.kept(pod), 1.0);
         }
         let slots = pod.row.activity.as_ref().and_then(|active| active.max);
         self.max_lora = self.max_lora.max(slots.filter(|max| *max > 0));
@@ -130,18 +152,47 @@ impl Fleet {
 
     /// A pod's prefill rate, tokens per millisecond. Single observations are noisy, so the pool's
     /// rate counts unless the pod's is clearly another one. A pod whose load is unknown gets no
-    /// credit for being fast.
+    /// credit for being fast. Of one that nothing was learned of, its tempo tells.
     pub(super) fn rate(&self, pod: &PodFacts<'_>, stage: Stage) -> f64 {
-        let Some(own) = usable(pod.rate) else {
-            return self.rate;
+        let by_tempo = || {
+            let rate = self.per_step.get()? / step(pod)?;
+            let times = rate / self.rate;
+            (times.max(1.0 / times) > TEMPO_DIFFERS).then_some(rate)
         };
+        let own = usable(pod.rate).or_else(by_tempo).unwrap_or(self.rate);
         let slower = own * self.differs < self.rate;
         let faster = own > self.rate * self.differs && stage != Stage::Unknown;
-        if slower || faster {
-            most(own, RATE_MIN)
-        } else {
-            self.rate
+        let usual = if slower || faster { own } else { self.rate };
+        most(usual / self.slowness(pod), RATE_MIN)
+    }
+
+    /// How many times slower a pod is than usual, as far as the whole pool is not.
+    pub(super) fn slowness(&self, pod: &PodFacts<'_>) -> f64 {
+        if pod.slow.is_none() {
+            return 1.0;
         }
+        let times = self.keep.get().unwrap_or(1.0) / self.kept(pod);
+        if times >= SLOW_COUNTS { times.min(SLOW_MAX) } else { 1.0 }
+    }
+
+    /// The part of a pod's usual tempo that it has, or what it read meanwhile explains.
+    fn kept(&self, pod: &PodFacts<'_>) -> f64 {
+        let Some(slow) = pod.slow else { return 1.0 };
+        let rate = usable(pod.rate).unwrap_or(self.rate);
+        let times = f64::from(slow.times).max(1.0);
+        let read = match (slow.still_since, step(pod)) {
+            // One long step moves nothing either: what this proxy sent there may be in it.
+            (Some(_), Some(step)) => pod.own.unanswered_tokens.0 as f64 / rate / (step * times),
+            _ => f64::from(slow.reads) / 1_000.0 / rate,
+        };
+        (1.0 / times + read).clamp(1.0 / SLOW_MAX, 1.0)
+    }
+
+    /// Milliseconds per token of an answer at a pod and at the best one; `None` where they are not clearly apart. A pod
+    /// that does not say is like the others.
+    pub(super) fn steps(&self, pod: &PodFacts<'_>) -> Option<(f64, f64)> {
+        let (step, best) = (step(pod).or(self.step.get())? * self.slowness(pod), self.step_best?);
+        (step > best * TEMPO_DIFFERS).then_some((step, best))
     }
 
     /// Requests at a pod when it was read, and its rate in multiples of the pool's.
@@ -170,6 +221,11 @@ fn blend(read: Option<f64>, mean: Mean, weight: f64) -> Option<f64> {
         (Some(read), Some(mean)) => Some(weight * read + (1.0 - weight) * mean),
         (read, mean) => read.or(mean),
     }
+}
+
+/// Milliseconds per token of an answer, usually.
+fn step(pod: &PodFacts<'_>) -> Option<f64> {
+    usable(pod.row.tempo.map(f64::from)).map(|tempo| 1_000.0 / tempo)
 }
 
 /// A rate that can be divided by.

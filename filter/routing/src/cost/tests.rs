@@ -296,8 +296,9 @@ fn the_cost_is_the_sum_of_its_named_terms() {
         stuck: 128.0,
         warming: 1024.0,
         uncertainty: 256.0,
+        answer: 2048.0,
     };
-    near(one.total(), 2047.0);
+    near(one.total(), 4095.0);
     near(one.first_token(), 19.0);
     near(one.blurred(), 13.0);
     let names: Vec<_> = one.named().map(|(name, _)| name).to_vec();

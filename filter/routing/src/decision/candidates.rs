@@ -403,7 +403,7 @@ impl super::Ask<'_> {
             context: need.takes(),
             predicted: Millis(pod.sure_terms().first_token() as u64),
             adapter: name.filter(|_| pod.tier != Tier::Base).map(|name| name.key()),
-            claims: pod.need != need,
+            misleads: pod.need != need || pod.pod.slow.is_some(),
         }
     }
 }

@@ -639,7 +639,7 @@ fn the_booking_names_work_context_and_adapter() {
         // 100 ms of queue, 100 of prefill, 2 s of loading, whatever its price.
         predicted: Millis(2_200),
         adapter: Some(adapter_key("sql")),
-        claims: false,
+        misleads: false,
     };
     assert_eq!(booked(ask_for("sql")), expected);
     assert_eq!(booked(ask_for("llama")).adapter, None);

@@ -125,6 +125,8 @@ pub(super) struct Memory {
     rate: f64,
     samples: u32,
     observed_at: UnixMillis,
+    /// When the latest request was sent whose first token was seen.
+    pub heard: UnixMillis,
     /// xxh64 of the name and when it was last sent, newest first.
     pub adapters: Vec<(u64, UnixMillis)>,
     /// KV tokens sent so far.
@@ -161,6 +163,7 @@ impl Memory {
         }
         self.forget_rate(now);
         self.observed_at = now;
+        self.heard = self.heard.max(UnixMillis(now.0.saturating_sub(seen.took.0)));
         let work = seen.work.0 as f64;
         let observed = (work / (seen.took.0.max(1) as f64)).min(RATE_MAX);
         if self.samples < SAMPLES_MIN {

@@ -895,7 +895,8 @@ fn the_bytes_are_pinned() {
         0, 0, 0, 0, 0, 0, 0, 0,                 // text 0.0,
         0, 0, 0, 0, 0, 0, 0, 0,                 // fixed 0.0
         1, 5, 172, 2,                           // one pod: key 5, used at 300
-        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,        // incarnation 0, rate 0.0, no samples, never observed
+        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,        // incarnation 0, rate 0.0, no samples, never observed,
+        0,                                      // never heard
         1, 9, 100,                              // one adapter, sent at 100
         0, 0, 0, 0, 0, 0,                       // no tokens sent, no strikes, charged at 0, closed, no probe, no error
         27,                                     // one record: 27 bytes
@@ -905,7 +906,7 @@ fn the_bytes_are_pinned() {
         1, 0, 8,                                // one adapter in use: slot 0
     ];
     let bytes = ledger.encode().unwrap();
-    assert_eq!(bytes[..8], [b'B', b'R', b'T', b'H', 3, 0, 2, 0]);
+    assert_eq!(bytes[..8], [b'B', b'R', b'T', b'H', 4, 0, 2, 0]);
     assert_eq!(&bytes[20..], payload);
 }
 

@@ -112,6 +112,13 @@ fn the_largest_rows_without_lists_fit() {
             requests: rate,
             preemptions: rate,
         };
+        row.tempo = rate;
+        row.slow = Some(table::Slow {
+            times: 1.0,
+            reads: 1.0,
+            still_since: row.scraped_at,
+            again: UnixMillis(u64::MAX),
+        });
         row.proxy_active = count;
         row.reported_at = row.scraped_at;
         row.started_at = Some(1e9);

@@ -234,5 +234,5 @@ fn what_a_client_claims_makes_a_pod_cheaper_and_no_roomier() {
     let Action::Route { booking, .. } = world.decide(ask).action else {
         panic!("not routed");
     };
-    assert_eq!((booking.work, booking.claims), (Tokens(0), false));
+    assert_eq!((booking.work, booking.misleads), (Tokens(0), false));
 }

@@ -4,7 +4,7 @@ use berth_shared_state::config::{Config, Discovery, Pool, Routing};
 use berth_shared_state::pod::PodAddress;
 use berth_shared_state::sample::{Engine, Level, Status};
 use berth_shared_state::snapshot::Snapshot;
-use berth_shared_state::table::{ActiveAdapters, Discovered, Load, Models, NameId, PodRow, Readiness, Table};
+use berth_shared_state::table::{ActiveAdapters, Discovered, Load, Models, NameId, PodRow, Readiness, Slow, Table};
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 
 use crate::decision::{Action, Ask, Decision, Input, PodFacts, PoolFacts, adapter_key, decide};
@@ -31,6 +31,7 @@ pub struct Pod {
     pub claimed: f64,
     pub session: bool,
     pub rate: Option<f64>,
+    pub slow: Option<Slow>,
     pub avoided_until: Option<UnixMillis>,
     pub recent: Vec<(u64, UnixMillis)>,
     pub seen: Vec<(u64, UnixMillis)>,
@@ -110,6 +111,7 @@ pub fn idle(index: usize) -> Pod {
         session: false,
         claimed: 0.0,
         rate: None,
+        slow: None,
         avoided_until: None,
         recent: Vec::new(),
         seen: Vec::new(),
@@ -240,6 +242,7 @@ impl World {
             session: pod.session,
             claimed: pod.claimed,
             rate: pod.rate,
+            slow: pod.slow,
             avoided_until: pod.avoided_until,
             adapters_in_use: &pod.in_use,
             seen_adapters: &pod.seen,

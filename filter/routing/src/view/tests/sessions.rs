@@ -426,9 +426,9 @@ fn what_a_cookie_claims_is_no_less_booked_and_teaches_no_rate() {
         booking(only(PODS[1], Steering::default()), 1_000, false),
         booking(cookie.clone(), 2_000, true),
     );
-    assert_eq!((without.work, without.claims), (Tokens(1_000), false));
+    assert_eq!((without.work, without.misleads), (Tokens(1_000), false));
     assert_eq!(
-        (with.work, with.context, with.predicted, with.claims),
+        (with.work, with.context, with.predicted, with.misleads),
         (without.work, without.context, without.predicted, true)
     );
     for (steering, taught) in [(cookie, false), (only(PODS[1], Steering::default()), true)] {
