@@ -1,6 +1,7 @@
 //! The scenarios: pods, clients, faults, proxies. One place to add one's own.
 
 mod catalogue;
+mod hangs;
 
 pub use catalogue::{catalogue, load_sweep};
 
@@ -23,6 +24,8 @@ pub enum Family {
     Lora,
     /// Something goes wrong.
     Faults,
+    /// Pods that seem to serve, and do not.
+    Hangs,
     /// Four proxies that do not talk to each other.
     Proxies4,
     /// Sixteen of them.
@@ -39,12 +42,13 @@ pub enum Family {
 
 impl Family {
     /// Those that are compared, in the order of the tables.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Prefixes,
         Self::Plain,
         Self::Unequal,
         Self::Lora,
         Self::Faults,
+        Self::Hangs,
         Self::Proxies4,
         Self::Proxies16,
         Self::Pods64,
@@ -61,6 +65,7 @@ impl Family {
             Self::Unequal => "unequal",
             Self::Lora => "lora",
             Self::Faults => "faults",
+            Self::Hangs => "hangs",
             Self::Proxies4 => "proxies-4",
             Self::Proxies16 => "proxies-16",
             Self::Pods64 => "pods-64",
@@ -82,7 +87,7 @@ impl Family {
             Self::Proxies4 => Some((1.5, 1.6)),
             Self::Proxies16 => Some((1.8, 1.9)),
             Self::Pods64 => Some((1.05, 1.4)),
-            Self::Workers | Self::Scrape | Self::Overload => None,
+            Self::Hangs | Self::Workers | Self::Scrape | Self::Overload => None,
         }
     }
 
@@ -127,6 +132,8 @@ pub struct Scenario {
     pub workers: usize,
     /// Berth's scrape interval in milliseconds; none = its default.
     pub scrape_ms: Option<u64>,
+    /// Berth's `slow_start`; none = its default, off.
+    pub slow_start: Option<&'static str>,
     /// Berth's `admission`; none = its default.
     pub admission: Option<serde_json::Value>,
     /// Bytes of text that make a token.
@@ -150,6 +157,7 @@ impl Scenario {
             proxies: 1,
             workers: 2,
             scrape_ms: None,
+            slow_start: None,
             admission: None,
             bytes_per_token: 4.0,
             full_pages: false,

@@ -228,6 +228,10 @@ pub struct Plain {
     pub long: Option<(f64, Range<u32>)>,
     /// This part of the clients leaves, after so many seconds on average.
     pub impatient: Option<(f64, f64)>,
+    /// All clients leave without a first token after so many seconds.
+    pub gives_up: Option<f64>,
+    /// So many requests a second more come to a pod past all proxies: (pod, rate).
+    pub past_proxies: Option<(usize, f64)>,
 }
 
 impl Plain {
@@ -249,6 +253,16 @@ impl Plain {
                 }
             }
         }
+        let mut others = 0.0;
+        while let Some((pod, rate)) = self.past_proxies
+            && others < at
+        {
+            others += rng.exponential(SECOND / rate);
+            jobs.push(Job {
+                straight_to: Some(pod),
+                ..self.job(&mut rng, others)
+            });
+        }
         jobs
     }
 
@@ -261,6 +275,7 @@ impl Plain {
             prompt: vec![fresh(rng, tokens)],
             output_tokens: answer(rng, self.output),
             patience: leaves.map(|(_, mean)| (rng.exponential(mean) * SECOND) as Micros + 1),
+            gives_up_after: self.gives_up.map(|seconds| (seconds * SECOND) as Micros),
             ..Job::default()
         }
     }

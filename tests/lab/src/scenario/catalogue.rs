@@ -6,9 +6,9 @@ use crate::client::trace::{Cut, Which};
 use crate::fleet::{Fault, FaultKind};
 use berth_tests_simulator::engine::{EngineConfig, Micros, StepCost};
 
-const SECOND: Micros = 1_000_000;
+pub(super) const SECOND: Micros = 1_000_000;
 
-fn h100(pods: usize) -> Vec<EngineConfig> {
+pub(super) fn h100(pods: usize) -> Vec<EngineConfig> {
     vec![EngineConfig::h100(); pods]
 }
 
@@ -56,7 +56,7 @@ fn groups() -> Groups {
     }
 }
 
-fn plain() -> Plain {
+pub(super) fn plain() -> Plain {
     Plain {
         count: 3600,
         rate: 56.0,
@@ -65,6 +65,8 @@ fn plain() -> Plain {
         bursts: None,
         long: None,
         impatient: None,
+        gives_up: None,
+        past_proxies: None,
     }
 }
 
@@ -395,6 +397,7 @@ pub fn catalogue() -> Vec<Scenario> {
         unequal(),
         loras(),
         faults(),
+        super::hangs::hangs(),
         proxies(Family::Proxies4, 4),
         proxies(Family::Proxies16, 16),
         many_pods(),
