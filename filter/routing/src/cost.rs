@@ -92,7 +92,7 @@ pub const HOME_SHARE: f64 = 0.5;
 /// That agreement counts in full when the engines find one in so many prompt tokens in their caches.
 pub const HITS_SCALE: f64 = 20.0;
 /// Milliseconds per millisecond overdue.
-pub const OVERDUE_RATE: f64 = 0.3;
+pub const OVERDUE_RATE: f64 = 1.0;
 /// Overdue starts at this multiple of the prediction ...
 pub const OVERDUE_FACTOR: f64 = 2.0;
 /// ... plus this many milliseconds.
@@ -450,15 +450,20 @@ pub fn free_tokens(pod: &PodFacts<'_>, stage: Stage, fleet: &Fleet) -> Option<i6
 
 fn overdue(pod: &PodFacts<'_>, now: UnixMillis) -> f64 {
     pod.own.oldest_unanswered.map_or(0.0, |(sent, predicted)| {
-        let age = now.since(sent).0 as f64;
-        let late = age - OVERDUE_FACTOR * predicted.0 as f64 - OVERDUE_GRACE;
-        OVERDUE_RATE * late.max(0.0)
+        OVERDUE_RATE * overdue_by(sent, predicted, now)
     })
+}
+
+/// Milliseconds by which a request without a first token is overdue: its pod is not merely slow.
+#[must_use]
+pub fn overdue_by(sent: UnixMillis, predicted: Millis, now: UnixMillis) -> f64 {
+    let late = now.since(sent).0 as f64 - OVERDUE_FACTOR * predicted.0 as f64 - OVERDUE_GRACE;
+    late.max(0.0)
 }
 
 fn uncertainty(pod: &PodFacts<'_>, stage: Stage) -> f64 {
     let row = pod.row;
-    let gone = matches!(row.last_error, Some(ScrapeError::Unreachable)) && row.failures >= UNREACHABLE_AFTER;
+    let gone = matches!(row.last_error, Some(ScrapeError::Unreachable | ScrapeError::Timeout)) && row.failures >= UNREACHABLE_AFTER;
     if gone && pod.own.generating == 0 {
         return UNREACHABLE;
     }

@@ -375,6 +375,11 @@ impl<'a> AtPod<'a> {
         self.0?.memory.rate()
     }
 
+    /// When a first token was last observed there.
+    fn observed_at(self) -> UnixMillis {
+        self.0.map_or(UnixMillis(0), |state| state.memory.observed_at())
+    }
+
     /// KV tokens that all workers ever sent to the pod, cached ones not counted: the clock by which its
     /// cache forgets.
     #[must_use]

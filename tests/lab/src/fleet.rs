@@ -281,7 +281,11 @@ impl Fleet {
                     turns.push((at, Turn::Join(pod)));
                 }
                 FaultKind::Die(back_after) | FaultKind::Lose(back_after) => {
-                    let door = if matches!(kind, FaultKind::Die(_)) { Door::Refuses } else { Door::Silent };
+                    let door = if matches!(kind, FaultKind::Die(_)) {
+                        Door::Refuses
+                    } else {
+                        Door::Silent
+                    };
                     turns.push((at, Turn::Die(pod, door)));
                     turns.push((at + DEATH_NOTICED_AFTER, Turn::Drop(pod)));
                     turns.push((at + scaled(back_after), Turn::Start(pod)));

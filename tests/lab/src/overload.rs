@@ -133,8 +133,6 @@ fn jobs(load: &Load, rate: f64, seed: u64, class: impl Fn(f64, &mut Job)) -> Vec
         bursts: None,
         long: None,
         impatient: None,
-        gives_up: None,
-        past_proxies: None,
     };
     let mut rng = Rng::new(mix2(seed, 0x0ead));
     let mut jobs = plain.jobs(seed);
@@ -156,8 +154,6 @@ fn run(load: &Load, setting: Setting, jobs: &[Job], seed: u64) -> Vec<Record> {
         bursts: None,
         long: None,
         impatient: None,
-        gives_up: None,
-        past_proxies: None,
     });
     let scenario = Scenario {
         admission: setting.admission(),

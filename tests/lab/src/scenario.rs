@@ -5,7 +5,7 @@ mod hangs;
 
 pub use catalogue::{catalogue, load_sweep};
 
-use crate::client::synthetic::{Adapters, Chats, Groups, Plain, adapter_name};
+use crate::client::synthetic::{Adapters, Chats, Groups, Plain, adapter_name, past_proxies};
 use crate::client::trace::{Cut, Traces, Which};
 use crate::client::{Job, finish};
 use crate::fleet::{Fault, Fleet, Pod};
@@ -124,6 +124,10 @@ pub struct Scenario {
     pub pods: Vec<EngineConfig>,
     /// Who sends.
     pub clients: Clients,
+    /// Others send so many requests a second straight to a pod: (pod, rate). They wait as long as it takes.
+    pub past_proxies: Option<(usize, f64)>,
+    /// All clients leave without a first token after this time.
+    pub gives_up_after: Option<Micros>,
     /// What goes wrong.
     pub faults: Vec<Fault>,
     /// Proxies that do not talk to each other.
@@ -153,6 +157,8 @@ impl Scenario {
             family,
             pods,
             clients,
+            past_proxies: None,
+            gives_up_after: None,
             faults: Vec::new(),
             proxies: 1,
             workers: 2,
@@ -169,40 +175,43 @@ impl Scenario {
     #[must_use]
     pub fn jobs(&self, traces: &Traces, seed: u64, size: f64) -> Vec<Job> {
         let count = |count: usize| ((count as f64 * size) as usize).max(20);
-        finish(
-            match &self.clients {
-                Clients::Groups(groups) => Groups {
-                    count: count(groups.count),
-                    ..groups.clone()
-                }
-                .jobs(seed),
-                Clients::Chats(chats) => Chats {
-                    count: count(chats.count),
-                    ..chats.clone()
-                }
-                .jobs(seed),
-                Clients::Trace(which, cut) => traces.jobs(
-                    *which,
-                    Cut {
-                        rows: count(cut.rows),
-                        ..*cut
-                    },
-                    seed,
-                ),
-                Clients::Adapters(adapters) => Adapters {
-                    count: count(adapters.count),
-                    rollout: adapters.rollout.map(|at| (at as f64 * size) as Micros),
-                    ..adapters.clone()
-                }
-                .jobs(seed),
-                Clients::Plain(plain) => Plain {
-                    count: count(plain.count),
-                    ..plain.clone()
-                }
-                .jobs(seed),
-            },
-            seed,
-        )
+        let mut jobs = match &self.clients {
+            Clients::Groups(groups) => Groups {
+                count: count(groups.count),
+                ..groups.clone()
+            }
+            .jobs(seed),
+            Clients::Chats(chats) => Chats {
+                count: count(chats.count),
+                ..chats.clone()
+            }
+            .jobs(seed),
+            Clients::Trace(which, cut) => traces.jobs(
+                *which,
+                Cut {
+                    rows: count(cut.rows),
+                    ..*cut
+                },
+                seed,
+            ),
+            Clients::Adapters(adapters) => Adapters {
+                count: count(adapters.count),
+                rollout: adapters.rollout.map(|at| (at as f64 * size) as Micros),
+                ..adapters.clone()
+            }
+            .jobs(seed),
+            Clients::Plain(plain) => Plain {
+                count: count(plain.count),
+                ..plain.clone()
+            }
+            .jobs(seed),
+        };
+        jobs.iter_mut().for_each(|job| job.gives_up_after = self.gives_up_after);
+        if let Some((pod, rate)) = self.past_proxies {
+            let until = jobs.iter().map(|job| job.at).max().unwrap_or(0);
+            jobs.extend(past_proxies(pod, rate, until, seed));
+        }
+        finish(jobs, seed)
     }
 
     /// Its pods before the first request.

@@ -146,6 +146,11 @@ impl Memory {
         (self.samples >= SAMPLES_MIN && self.rate.is_finite() && self.rate > 0.0).then_some(self.rate)
     }
 
+    /// When a first token was last observed.
+    pub const fn observed_at(&self) -> UnixMillis {
+        self.observed_at
+    }
+
     /// A pod that looks slow gets no requests, so nothing could correct its rate: after a while
     /// without observations it counts as the pool's again, and has to be seen anew.
     pub fn forget_rate(&mut self, now: UnixMillis) {

@@ -71,10 +71,10 @@ impl Berth {
         if let Some(interval) = scenario.scrape_ms {
             pool["scrape"] = serde_json::json!({"interval": format!("{interval}ms")});
         }
-        let mut document = serde_json::json!({"pools": [pool]});
         if let Some(slow_start) = scenario.slow_start {
             pool["routing"] = serde_json::json!({"slow_start": slow_start});
         }
+        let mut document = serde_json::json!({"pools": [pool]});
         if let Some(admission) = &scenario.admission {
             document["admission"] = admission.clone();
             document["trust"] = serde_json::json!({"headers": [OBJECTIVE[0], FAIRNESS_ID[0]]});

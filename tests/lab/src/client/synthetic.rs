@@ -211,6 +211,23 @@ impl Adapters {
     }
 }
 
+/// What others send to a pod past all proxies, until then.
+#[must_use]
+pub fn past_proxies(pod: usize, rate: f64, until: Micros, seed: u64) -> Vec<Job> {
+    let plain = Plain {
+        count: (until as f64 / SECOND * rate) as usize,
+        rate,
+        prompt: 300..3_000,
+        output: 180.0,
+        bursts: None,
+        long: None,
+        impatient: None,
+    };
+    let mut jobs = plain.jobs(mix2(seed, 0x57a1));
+    jobs.iter_mut().for_each(|job| job.straight_to = Some(pod));
+    jobs
+}
+
 /// Prompts that share nothing.
 #[derive(Debug, Clone)]
 pub struct Plain {
@@ -228,10 +245,6 @@ pub struct Plain {
     pub long: Option<(f64, Range<u32>)>,
     /// This part of the clients leaves, after so many seconds on average.
     pub impatient: Option<(f64, f64)>,
-    /// All clients leave without a first token after so many seconds.
-    pub gives_up: Option<f64>,
-    /// So many requests a second more come to a pod past all proxies: (pod, rate).
-    pub past_proxies: Option<(usize, f64)>,
 }
 
 impl Plain {
@@ -253,16 +266,6 @@ impl Plain {
                 }
             }
         }
-        let mut others = 0.0;
-        while let Some((pod, rate)) = self.past_proxies
-            && others < at
-        {
-            others += rng.exponential(SECOND / rate);
-            jobs.push(Job {
-                straight_to: Some(pod),
-                ..self.job(&mut rng, others)
-            });
-        }
         jobs
     }
 
@@ -275,7 +278,6 @@ impl Plain {
             prompt: vec![fresh(rng, tokens)],
             output_tokens: answer(rng, self.output),
             patience: leaves.map(|(_, mean)| (rng.exponential(mean) * SECOND) as Micros + 1),
-            gives_up_after: self.gives_up.map(|seconds| (seconds * SECOND) as Micros),
             ..Job::default()
         }
     }

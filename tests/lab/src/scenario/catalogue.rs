@@ -44,7 +44,7 @@ fn slower(config: EngineConfig, factor: u64) -> EngineConfig {
     EngineConfig { cost, ..config }
 }
 
-fn groups() -> Groups {
+pub(super) fn groups() -> Groups {
     Groups {
         count: 3000,
         rate: 48.0,
@@ -65,12 +65,10 @@ pub(super) fn plain() -> Plain {
         bursts: None,
         long: None,
         impatient: None,
-        gives_up: None,
-        past_proxies: None,
     }
 }
 
-fn lora() -> Adapters {
+pub(super) fn lora() -> Adapters {
     Adapters {
         count: 2800,
         rate: 40.0,
