@@ -331,3 +331,6 @@ impl Fleet {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

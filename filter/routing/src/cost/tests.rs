@@ -186,8 +186,8 @@ fn overdue_starts_after_twice_the_prediction_and_a_second() {
         near(priced(vec![pod]).overdue, expected);
     }
     check(2_000, 0.0);
-    check(2_010, 3.0);
-    check(12_000, 3_000.0);
+    check(2_010, 10.0);
+    check(12_000, 10_000.0);
 }
 
 #[test]

@@ -332,7 +332,7 @@ impl LedgerView {
     /// slow, or its queue long.
     fn was_in_vain(&self, request: &InFlight, outcome: Outcome, now: UnixMillis) -> bool {
         outcome == Outcome::Abandoned
-            && request.streams
+            && request.teaches
             && request.answered_at.is_none()
             && overdue_by(request.sent_at, request.predicted, now) > 0.0
             && self.seen.at(request.pod).observed_at() < request.sent_at
