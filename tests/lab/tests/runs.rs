@@ -87,7 +87,7 @@ fn where_pods_hang_each_shows_what_it_is_about() {
     assert!(of("engine-hangs", Arm::RoundRobin).in_vain > 50.0);
     assert!(of("engine-hangs", Arm::Berth).in_vain < 20.0);
     assert!(of("engine-dies", Arm::RoundRobin).failed > 50.0);
-    assert!(of("engine-dies", Arm::LeastRequest).failed > of("engine-dies", Arm::RoundRobin).failed);
+    assert!(of("engine-dies", Arm::LeastFull).failed > of("engine-dies", Arm::RoundRobin).failed);
     assert!(of("engine-dies", Arm::Berth).failed < 50.0);
     // A connection to a lost node takes a second to fail.
     assert!(of("node-lost", Arm::RoundRobin).ttft_p99 > 1_000.0);

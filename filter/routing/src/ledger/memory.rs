@@ -45,7 +45,8 @@ pub enum Outcome {
     NotFound,
     /// The client left, or nobody knows.
     Abandoned,
-    /// No connection, a reset, or an earlier attempt of a retried request.
+    /// No connection, a reset, an earlier attempt of a retried request, or a client that left in vain: the pod gave
+    /// nobody a first token while it waited.
     Unreachable,
     /// 429 or 503: the pod says that it is full or not ready.
     Overloaded,
