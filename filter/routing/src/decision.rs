@@ -111,6 +111,8 @@ pub struct PodFacts<'a> {
     pub context_then: Tokens,
     /// KV tokens that this proxy ever sent there, cached ones not counted.
     pub filled: Tokens,
+    /// When this proxy last sent it a request.
+    pub sent_at: UnixMillis,
     /// The part, 0 to 1, of this request's prompt that it was sent before and still has room for.
     pub cached: f64,
     /// It served the session last; what that left there is in `cached`, or in `claimed`.
@@ -149,6 +151,8 @@ impl PodFacts<'_> {
 pub struct PoolFacts {
     /// Prefill rate learned, tokens per millisecond.
     pub rate: Option<f64>,
+    /// Prompt tokens of a request on average, as the engines count.
+    pub prompt: Option<f64>,
     /// The part, 0 to 1, of the pods' load that other proxies send.
     pub elsewhere: f64,
     /// The part, 0 to 1, of this proxy's requests that began like an earlier one.

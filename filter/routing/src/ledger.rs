@@ -385,11 +385,22 @@ impl<'a> AtPod<'a> {
         self.0.map_or(UnixMillis(0), |state| state.memory.heard)
     }
 
+    /// When a first token was last observed there.
+    fn observed_at(self) -> UnixMillis {
+        self.0.map_or(UnixMillis(0), |state| state.memory.observed_at())
+    }
+
     /// KV tokens that all workers ever sent to the pod, cached ones not counted: the clock by which its
     /// cache forgets.
     #[must_use]
     pub fn filled(self) -> Tokens {
         self.0.map_or(Tokens(0), |state| state.memory.filled)
+    }
+
+    /// When the latest request was sent there.
+    #[must_use]
+    pub fn sent_at(self) -> UnixMillis {
+        self.0.map_or(UnixMillis(0), |state| state.memory.sent_at)
     }
 
     /// Until when the pod should be avoided after failures; may lie in the past, and then the next request shows

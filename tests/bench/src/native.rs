@@ -111,6 +111,7 @@ impl Pool {
             own: OwnLoad::default(),
             context_then: Tokens(0),
             filled: Tokens(0),
+            sent_at: UnixMillis(0),
             cached: 0.0,
             session: false,
             claimed: 0.0,

@@ -44,6 +44,10 @@ pub struct Job {
     pub bound: Option<u32>,
     /// The client leaves after this time.
     pub patience: Option<Micros>,
+    /// The client leaves if it has no first token after this time.
+    pub gives_up_after: Option<Micros>,
+    /// It goes to this pod past all proxies, and counts nowhere.
+    pub straight_to: Option<usize>,
     /// Its objective, as a trusted hop would name it.
     pub objective: Option<&'static str>,
     /// Its tenant, by the same.

@@ -12,8 +12,10 @@ pub struct Extras {
     pub sweep: Vec<(&'static str, f64, Results)>,
     /// Greedy and lookahead.
     pub references: Option<Results>,
-    /// The table.
+    /// The table of all families.
     pub ablation: Option<String>,
+    /// The one of the pods that hang.
+    pub hung: Option<String>,
 }
 
 /// All of a run.
@@ -57,7 +59,8 @@ impl Document<'_> {
             section("Is the reference strong?", &report::references(references));
         }
         if let Some(ablation) = &self.extras.ablation {
-            section("What each term is worth", &format!("{ABLATION}{ablation}"));
+            let hung = self.extras.hung.as_deref().unwrap_or_default();
+            section("What each term is worth", &format!("{ABLATION}{ablation}{HUNG}{hung}"));
         }
         for family in Family::ALL {
             section(
@@ -102,3 +105,7 @@ first token came then; TTFT is of those that had one, with their time in the que
 
 const ABLATION: &str = "Berth without a term, relative to Berth: mean / p99 time to first token, geometric mean over a family's \
 scenarios, first seed. Below 1 the term does harm there; noise is about 0.03.\n\n";
+
+const HUNG: &str = "\nWhere pods seem to serve and do not, scenario by scenario, all seeds: mean / p99 / requests lost, which failed or \
+whose client left in vain. `nothing` is left out in the first row, in milliseconds; the others are relative to it, with their own \
+number lost. `warming` is off by default: `rolling-restart` alone sets `slow_start`, to 20 s.\n\n";

@@ -31,7 +31,31 @@ pub enum FaultKind {
     JoinUnread,
     /// It dies then and starts anew so much later. Discovery drops it after [`DEATH_NOTICED_AFTER`].
     Die(Micros),
+    /// Its node is gone then, and back so much later: what is sent there gets no answer at all, not even a refusal. What
+    /// was on it fails when discovery drops it.
+    Lose(Micros),
+    /// Its engine dies then, and all starts anew so much later. Its server goes on, answers every request with a 500 at
+    /// once, and its health and metrics as before: those stay as they were.
+    Break(Micros),
+    /// From then on its engine computes nothing. Its server goes on, takes requests, and shows metrics that stand still.
+    Hang,
+    /// From then on its scheduler admits nobody, as [`Engine::jam`] says.
+    Jam,
+    /// From then on nobody answers at its metrics port.
+    Unread,
+    /// It is replaced: drained then, a new one in its place after [`REPLACED_AFTER`] that is slow at first.
+    Replace,
 }
+
+/// A pod that is replaced has this time to end what it has, and the new one to load.
+pub const REPLACED_AFTER: Micros = 10_000_000;
+/// A new one is slow for this time, by [`COLD`]: kernels are compiled when they are first needed. Reports say 1.5 s for a
+/// first prompt of 58 ms (vLLM #39790), 14 s more for one (syv-ai/qwen38-27b-rtx3090 #155), and up to 40 s until full speed.
+pub const COLD_FOR: Micros = 10_000_000;
+/// Its steps take so many times longer then.
+pub const COLD: f64 = 8.0;
+/// Steps of an engine that hangs take so many times longer: none ends within a run.
+const HANGS: f64 = 1e9;
 
 /// What one look at a pod's metrics shows.
 #[derive(Debug, Clone)]
@@ -52,14 +76,27 @@ impl Scrape {
     }
 }
 
+/// What somebody who connects to a pod meets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Door {
+    /// It takes requests.
+    Open,
+    /// It refuses the connection.
+    Refuses,
+    /// Nothing answers.
+    Silent,
+    /// It takes requests and answers each with a 500.
+    Broken,
+}
+
 /// One pod.
 pub struct Pod {
     /// Its engine.
     pub engine: Engine,
     /// Discovery names it.
     pub listed: bool,
-    /// Nobody listens.
-    pub down: bool,
+    /// What its port does.
+    pub door: Door,
     /// Its metrics port answers.
     readable: bool,
     frozen: Option<Scrape>,
@@ -81,7 +118,7 @@ impl Pod {
             page: full_page.then(|| Page::new(&config, BASE_MODEL, EPOCH_SECONDS as f64, 1.0)),
             engine: Engine::new(config.clone()),
             listed: true,
-            down: false,
+            door: Door::Open,
             readable: true,
             frozen: None,
             started: 0,
@@ -91,9 +128,15 @@ impl Pod {
         }
     }
 
+    /// Its process or its node is gone.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        matches!(self.door, Door::Refuses | Door::Silent)
+    }
+
     /// What a poller gets; none = nobody answers.
     pub fn scrape(&mut self, now: Micros) -> Option<Scrape> {
-        if self.down || !self.readable {
+        if self.is_gone() || !self.readable {
             return None;
         }
         if let Some(frozen) = &self.frozen {
@@ -143,15 +186,16 @@ impl Pod {
         )
     }
 
-    fn die(&mut self) {
-        self.down = true;
+    fn die(&mut self, door: Door) {
+        self.door = door;
         (self.before, self.loads_before) = self.totals();
         self.engine = Engine::new(self.config.clone());
     }
 
     fn start(&mut self, now: Micros) {
-        self.down = false;
+        self.door = Door::Open;
         self.listed = true;
+        self.frozen = None;
         self.started = now;
         if self.page.is_some() {
             let at = EPOCH_SECONDS as f64 + now as f64 / 1e6;
@@ -195,12 +239,24 @@ pub enum Turn {
     Freeze(usize),
     /// Discovery shows the pod.
     Join(usize),
-    /// The process dies.
-    Die(usize),
+    /// The process, its node or its engine dies; what its port does then.
+    Die(usize, Door),
     /// Discovery drops it, unless it is back.
     Drop(usize),
     /// The process is up again.
     Start(usize),
+    /// See [`FaultKind::Jam`].
+    Jam(usize),
+    /// See [`FaultKind::Unread`].
+    Unread(usize),
+    /// No new requests.
+    Drain(usize),
+}
+
+impl Turn {
+    const fn is_seen_by_discovery(self) -> bool {
+        matches!(self, Self::Join(_) | Self::Drop(_) | Self::Start(_) | Self::Drain(_))
+    }
 }
 
 impl Fleet {
@@ -224,10 +280,30 @@ impl Fleet {
                     self.pods[pod].readable = false;
                     turns.push((at, Turn::Join(pod)));
                 }
-                FaultKind::Die(back_after) => {
-                    turns.push((at, Turn::Die(pod)));
+                FaultKind::Die(back_after) | FaultKind::Lose(back_after) => {
+                    let door = if matches!(kind, FaultKind::Die(_)) {
+                        Door::Refuses
+                    } else {
+                        Door::Silent
+                    };
+                    turns.push((at, Turn::Die(pod, door)));
                     turns.push((at + DEATH_NOTICED_AFTER, Turn::Drop(pod)));
                     turns.push((at + scaled(back_after), Turn::Start(pod)));
+                }
+                FaultKind::Break(back_after) => {
+                    turns.push((at, Turn::Die(pod, Door::Broken)));
+                    turns.push((at + scaled(back_after), Turn::Start(pod)));
+                }
+                FaultKind::Hang => turns.push((at, Turn::Slow(pod, HANGS))),
+                FaultKind::Jam => turns.push((at, Turn::Jam(pod))),
+                FaultKind::Unread => turns.push((at, Turn::Unread(pod))),
+                FaultKind::Replace => {
+                    let back = at + scaled(REPLACED_AFTER);
+                    turns.push((at, Turn::Drain(pod)));
+                    turns.push((back, Turn::Die(pod, Door::Refuses)));
+                    turns.push((back, Turn::Slow(pod, COLD)));
+                    turns.push((back, Turn::Start(pod)));
+                    turns.push((back + scaled(COLD_FOR), Turn::Slow(pod, 1.0)));
                 }
             }
         }
@@ -236,14 +312,25 @@ impl Fleet {
 
     /// Makes it so.
     pub fn turn(&mut self, turn: Turn, now: Micros) {
-        self.discovery += u64::from(!matches!(turn, Turn::Slow(..) | Turn::Freeze(_)));
+        self.discovery += u64::from(turn.is_seen_by_discovery());
         match turn {
             Turn::Slow(pod, factor) => self.pods[pod].engine.set_slowdown(factor),
             Turn::Freeze(pod) => self.pods[pod].frozen = self.pods[pod].scrape(now),
             Turn::Join(pod) => self.pods[pod].listed = true,
-            Turn::Die(pod) => self.pods[pod].die(),
-            Turn::Drop(pod) => self.pods[pod].listed = !self.pods[pod].down,
+            Turn::Die(pod, door) => {
+                if door == Door::Broken {
+                    self.pods[pod].frozen = self.pods[pod].scrape(now);
+                }
+                self.pods[pod].die(door);
+            }
+            Turn::Drop(pod) => self.pods[pod].listed = !self.pods[pod].is_gone(),
             Turn::Start(pod) => self.pods[pod].start(now),
+            Turn::Jam(pod) => self.pods[pod].engine.jam(),
+            Turn::Unread(pod) => self.pods[pod].readable = false,
+            Turn::Drain(pod) => self.pods[pod].listed = false,
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

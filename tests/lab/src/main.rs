@@ -150,29 +150,46 @@ fn extras(plan: &Plan, scenarios: Vec<Scenario>, traces: &Traces) -> document::E
         .cloned()
         .collect();
     let references = timed("references", || study(looked, &both, traces));
-    let alone = Plan {
+    let berth = |seeds: &[u64]| Plan {
         arms: vec![Arm::Berth],
-        ..one
+        seeds: seeds.to_vec(),
+        ..one.clone()
     };
-    let several = |scenario: &Scenario| !scenario.family.is_about_berth_alone() && scenario.family != Family::Pods64;
-    let several: Vec<Scenario> = scenarios.into_iter().filter(several).collect();
+    let several = |scenario: &&Scenario| !scenario.family.is_about_berth_alone() && scenario.family != Family::Pods64;
+    let several: Vec<Scenario> = scenarios.iter().filter(several).cloned().collect();
     let ablation = timed("ablation", || {
-        let full = study(several.clone(), &alone, traces);
-        let run = |term: &str| {
-            let plan = Plan {
-                without: vec![term.to_owned()],
-                ..alone.clone()
-            };
-            (term.to_owned(), study(several.clone(), &plan, traces))
-        };
-        let runs: Vec<(String, Results)> = terms().map(run).collect();
-        report::ablation(&full, &runs)
+        ablated(several, &berth(&one.seeds), traces, report::ablation)
+    });
+    let hangs = |scenario: &&Scenario| scenario.family == Family::Hangs;
+    let hangs: Vec<Scenario> = scenarios.iter().filter(hangs).cloned().collect();
+    let hung = timed("ablation where pods hang", || {
+        ablated(hangs, &berth(&plan.seeds), traces, report::ablation_of)
     });
     document::Extras {
         sweep,
         references: Some(references),
         ablation: Some(ablation),
+        hung: Some(hung),
     }
+}
+
+/// Runs the plan with all terms, then without each, and shows what differs.
+fn ablated(
+    scenarios: Vec<Scenario>,
+    plan: &Plan,
+    traces: &Traces,
+    shown: fn(&Results, &[(String, Results)]) -> String,
+) -> String {
+    let full = study(scenarios.clone(), plan, traces);
+    let run = |term: &str| {
+        let plan = Plan {
+            without: vec![term.to_owned()],
+            ..plan.clone()
+        };
+        (term.to_owned(), study(scenarios.clone(), &plan, traces))
+    };
+    let runs: Vec<(String, Results)> = terms().map(run).collect();
+    shown(&full, &runs)
 }
 
 /// Names of the terms of Berth's cost, each of which the ablation leaves out once.

@@ -19,6 +19,8 @@ pub struct Record {
     pub first_token_at: Option<Micros>,
     /// Tokens of the answer.
     pub output_tokens: u32,
+    /// It came through a proxy.
+    pub counts: bool,
     ended: Option<(Micros, End)>,
 }
 
@@ -65,6 +67,10 @@ impl Record {
             (None, (at, End::Left | End::Unfinished)) => Some((at - sent_at) as f64 / 1e3),
             (None, _) => None,
         }
+    }
+
+    fn was_in_vain(&self) -> bool {
+        self.first_token_at.is_none() && matches!(self.ended, Some((_, End::Left | End::Unfinished)))
     }
 
     fn e2e(&self) -> Option<f64> {
@@ -160,6 +166,8 @@ pub struct Figures {
     pub goodput: f64,
     /// Requests that failed.
     pub failed: f64,
+    /// Requests whose client left before their first token, or that had none when the run ended.
+    pub in_vain: f64,
 }
 
 /// Of sorted values; the nearest rank.
@@ -189,9 +197,10 @@ impl Run {
     /// The numbers.
     #[must_use]
     pub fn figures(&self) -> Figures {
-        let counted = &self.records[(self.records.len() as f64 * WARM_UP) as usize..];
+        let late = self.records.iter().skip((self.records.len() as f64 * WARM_UP) as usize);
+        let counted: Vec<&Record> = late.filter(|record| record.counts).collect();
         let sorted = |of: fn(&Record) -> Option<f64>| {
-            let mut values: Vec<f64> = counted.iter().filter_map(of).collect();
+            let mut values: Vec<f64> = counted.iter().copied().filter_map(of).collect();
             values.sort_by(f64::total_cmp);
             values
         };
@@ -213,6 +222,7 @@ impl Run {
                 .iter()
                 .filter(|record| matches!(record.ended, Some((_, End::Failed))))
                 .count() as f64,
+            in_vain: counted.iter().filter(|record| record.was_in_vain()).count() as f64,
             ttft,
         }
     }

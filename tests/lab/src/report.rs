@@ -16,6 +16,7 @@ type Of = fn(&Figures) -> f64;
 
 const MEAN: Of = |figures| figures.ttft_mean;
 const P99: Of = |figures| figures.ttft_p99;
+const LOST: Of = |figures| figures.failed + figures.in_vain;
 
 /// Arms of the ratio tables, in order.
 fn ranked(results: &Results) -> Vec<Arm> {
@@ -92,6 +93,8 @@ pub fn against_the_best(results: &Results) -> String {
         "goodput berth",
         "greedy",
         "best peer's",
+        "lost berth",
+        "best peer's",
     ];
     let mut table = Table::new(heads);
     for (index, scenario) in results
@@ -120,6 +123,10 @@ pub fn against_the_best(results: &Results) -> String {
             goodput(cells.get(&Arm::Berth)),
             goodput(cells.get(&Arm::Greedy)),
             goodput(Some(cell)),
+            cells
+                .get(&Arm::Berth)
+                .map_or("-".to_owned(), |cell| number(cell.median(LOST))),
+            number(cell.median(LOST)),
         ]);
     }
     table.render()
@@ -182,6 +189,34 @@ pub fn ablation(full: &Results, runs: &[(String, Results)]) -> String {
     table.render()
 }
 
+/// The same, scenario by scenario, and with the requests that were lost: where a term is about pods that do not answer,
+/// these are its worth.
+#[must_use]
+pub fn ablation_of(full: &Results, runs: &[(String, Results)]) -> String {
+    let names = full.scenarios.iter().map(|scenario| scenario.name.as_str());
+    let mut table = Table::new(std::iter::once("without").chain(names));
+    let berth =
+        |results: &'_ Results, index: usize, of: Of| Some(results.cells.get(index)?.get(&Arm::Berth)?.median(of));
+    let indices = || 0..full.scenarios.len();
+    let all = indices().map(|index| [MEAN, P99, LOST].map(|of| berth(full, index, of).map_or("-".to_owned(), number)));
+    table.row(std::iter::once("nothing".to_owned()).chain(all.map(|cell| cell.join(" / "))));
+    for (term, results) in runs {
+        let cell = |index: usize| {
+            let ratio = |of: Of| {
+                shown(
+                    berth(results, index, of)
+                        .zip(berth(full, index, of))
+                        .map(|(one, all)| one / all),
+                )
+            };
+            let lost = berth(results, index, LOST).map_or("-".to_owned(), number);
+            [ratio(MEAN), ratio(P99), lost].join(" / ")
+        };
+        table.row(std::iter::once(term.clone()).chain(indices().map(cell)));
+    }
+    table.render()
+}
+
 fn relative(full: &Results, without: &Results, family: Family, of: Of) -> Option<f64> {
     let value =
         |results: &Results, index: usize| results.cells.get(index)?.get(&Arm::Berth).map(|cell| cell.median(of));
@@ -213,6 +248,7 @@ pub fn details(results: &Results, family: Family) -> String {
             "preemptions",
             "goodput",
             "failed",
+            "in vain",
         ];
         let mut table = Table::new(heads);
         for arm in Arm::ALL {
@@ -258,6 +294,7 @@ fn detail(arm: Arm, cell: &Cell) -> Vec<String> {
         of(|figures| figures.preemptions),
         format!("{:.3}", cell.median(|figures| figures.goodput)),
         of(|figures| figures.failed),
+        of(|figures| figures.in_vain),
     ]
 }
 

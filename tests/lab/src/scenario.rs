@@ -1,10 +1,11 @@
 //! The scenarios: pods, clients, faults, proxies. One place to add one's own.
 
 mod catalogue;
+mod hangs;
 
 pub use catalogue::{catalogue, load_sweep};
 
-use crate::client::synthetic::{Adapters, Chats, Groups, Plain, adapter_name};
+use crate::client::synthetic::{Adapters, Chats, Groups, Plain, adapter_name, past_proxies};
 use crate::client::trace::{Cut, Traces, Which};
 use crate::client::{Job, finish};
 use crate::fleet::{Fault, Fleet, Pod};
@@ -23,6 +24,8 @@ pub enum Family {
     Lora,
     /// Something goes wrong.
     Faults,
+    /// Pods that seem to serve, and do not.
+    Hangs,
     /// Four proxies that do not talk to each other.
     Proxies4,
     /// Sixteen of them.
@@ -39,12 +42,13 @@ pub enum Family {
 
 impl Family {
     /// Those that are compared, in the order of the tables.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Prefixes,
         Self::Plain,
         Self::Unequal,
         Self::Lora,
         Self::Faults,
+        Self::Hangs,
         Self::Proxies4,
         Self::Proxies16,
         Self::Pods64,
@@ -61,6 +65,7 @@ impl Family {
             Self::Unequal => "unequal",
             Self::Lora => "lora",
             Self::Faults => "faults",
+            Self::Hangs => "hangs",
             Self::Proxies4 => "proxies-4",
             Self::Proxies16 => "proxies-16",
             Self::Pods64 => "pods-64",
@@ -82,7 +87,7 @@ impl Family {
             Self::Proxies4 => Some((1.5, 1.6)),
             Self::Proxies16 => Some((1.8, 1.9)),
             Self::Pods64 => Some((1.05, 1.4)),
-            Self::Workers | Self::Scrape | Self::Overload => None,
+            Self::Hangs | Self::Workers | Self::Scrape | Self::Overload => None,
         }
     }
 
@@ -119,6 +124,10 @@ pub struct Scenario {
     pub pods: Vec<EngineConfig>,
     /// Who sends.
     pub clients: Clients,
+    /// Others send so many requests a second straight to a pod: (pod, rate). They wait as long as it takes.
+    pub past_proxies: Option<(usize, f64)>,
+    /// All clients leave without a first token after this time.
+    pub gives_up_after: Option<Micros>,
     /// What goes wrong.
     pub faults: Vec<Fault>,
     /// Proxies that do not talk to each other.
@@ -127,6 +136,8 @@ pub struct Scenario {
     pub workers: usize,
     /// Berth's scrape interval in milliseconds; none = its default.
     pub scrape_ms: Option<u64>,
+    /// Berth's `slow_start`; none = its default, off.
+    pub slow_start: Option<&'static str>,
     /// Berth's `admission`; none = its default.
     pub admission: Option<serde_json::Value>,
     /// Bytes of text that make a token.
@@ -146,10 +157,13 @@ impl Scenario {
             family,
             pods,
             clients,
+            past_proxies: None,
+            gives_up_after: None,
             faults: Vec::new(),
             proxies: 1,
             workers: 2,
             scrape_ms: None,
+            slow_start: None,
             admission: None,
             bytes_per_token: 4.0,
             full_pages: false,
@@ -161,40 +175,43 @@ impl Scenario {
     #[must_use]
     pub fn jobs(&self, traces: &Traces, seed: u64, size: f64) -> Vec<Job> {
         let count = |count: usize| ((count as f64 * size) as usize).max(20);
-        finish(
-            match &self.clients {
-                Clients::Groups(groups) => Groups {
-                    count: count(groups.count),
-                    ..groups.clone()
-                }
-                .jobs(seed),
-                Clients::Chats(chats) => Chats {
-                    count: count(chats.count),
-                    ..chats.clone()
-                }
-                .jobs(seed),
-                Clients::Trace(which, cut) => traces.jobs(
-                    *which,
-                    Cut {
-                        rows: count(cut.rows),
-                        ..*cut
-                    },
-                    seed,
-                ),
-                Clients::Adapters(adapters) => Adapters {
-                    count: count(adapters.count),
-                    rollout: adapters.rollout.map(|at| (at as f64 * size) as Micros),
-                    ..adapters.clone()
-                }
-                .jobs(seed),
-                Clients::Plain(plain) => Plain {
-                    count: count(plain.count),
-                    ..plain.clone()
-                }
-                .jobs(seed),
-            },
-            seed,
-        )
+        let mut jobs = match &self.clients {
+            Clients::Groups(groups) => Groups {
+                count: count(groups.count),
+                ..groups.clone()
+            }
+            .jobs(seed),
+            Clients::Chats(chats) => Chats {
+                count: count(chats.count),
+                ..chats.clone()
+            }
+            .jobs(seed),
+            Clients::Trace(which, cut) => traces.jobs(
+                *which,
+                Cut {
+                    rows: count(cut.rows),
+                    ..*cut
+                },
+                seed,
+            ),
+            Clients::Adapters(adapters) => Adapters {
+                count: count(adapters.count),
+                rollout: adapters.rollout.map(|at| (at as f64 * size) as Micros),
+                ..adapters.clone()
+            }
+            .jobs(seed),
+            Clients::Plain(plain) => Plain {
+                count: count(plain.count),
+                ..plain.clone()
+            }
+            .jobs(seed),
+        };
+        jobs.iter_mut().for_each(|job| job.gives_up_after = self.gives_up_after);
+        if let Some((pod, rate)) = self.past_proxies {
+            let until = jobs.iter().map(|job| job.at).max().unwrap_or(0);
+            jobs.extend(past_proxies(pod, rate, until, seed));
+        }
+        finish(jobs, seed)
     }
 
     /// Its pods before the first request.

@@ -8,7 +8,7 @@
 //! Equal seeds give equal runs. The network takes no time, so what differs between two runs is the choice of pods.
 
 use crate::client::{Job, READING_TIME};
-use crate::fleet::{Fleet, Turn};
+use crate::fleet::{Door, Fleet, Turn};
 use crate::record::{Record, Run};
 use berth_filter_routing::ledger::Outcome;
 use berth_tests_simulator::engine::{EventKind, Micros, Request, StepReport};
@@ -18,6 +18,8 @@ use std::collections::BinaryHeap;
 
 /// Pods tried for one request.
 pub const ATTEMPTS: usize = 3;
+/// A connection that nobody answers is given up after this time, as in the rendered clusters.
+pub const CONNECT_TIMEOUT: Micros = 1_000_000;
 /// A run ends this long after the last job, whatever is still under way.
 const PATIENCE: Micros = 300_000_000;
 /// First job: by then every poller has read every page once.
@@ -87,6 +89,9 @@ enum What {
     Tick(usize),
     Arrive(usize),
     Leave(usize),
+    /// Leaves if no first token came.
+    GiveUp(usize),
+    Dial(usize),
     Go(usize),
 }
 
@@ -107,6 +112,8 @@ pub struct World<'a> {
     held: Vec<bool>,
     /// Kept by a proxy.
     waits: Vec<bool>,
+    /// Pods that it is sent to in turn, and how many of them did not answer.
+    dialled: Vec<Option<(Vec<usize>, usize)>>,
     /// What became of one that was kept.
     admitted: Vec<Option<Admitted>>,
     records: Vec<Record>,
@@ -132,6 +139,7 @@ impl<'a> World<'a> {
             follower: vec![None; jobs.len()],
             held: vec![false; jobs.len()],
             waits: vec![false; jobs.len()],
+            dialled: vec![None; jobs.len()],
             admitted: vec![None; jobs.len()],
             records: vec![Record::default(); jobs.len()],
             left: jobs.len(),
@@ -182,7 +190,8 @@ impl<'a> World<'a> {
             now = at;
             self.on(what, at);
         }
-        for record in &mut self.records {
+        for (record, job) in self.records.iter_mut().zip(self.jobs) {
+            record.counts = job.straight_to.is_none();
             record.close(now);
         }
         for pod in &self.fleet.pods {
@@ -207,6 +216,9 @@ impl<'a> World<'a> {
             What::Turn(index) => self.turn(index, now),
             What::Arrive(index) => self.arrive(index, now),
             What::Leave(index) => self.leave(index, now),
+            What::GiveUp(index) if self.records[index].first_token_at.is_none() => self.leave(index, now),
+            What::GiveUp(_) => {}
+            What::Dial(index) => self.dial(index, now),
             What::Go(index) => {
                 if let Some(admitted) = self.admitted[index].take().filter(|_| self.waits[index]) {
                     self.waits[index] = false;
@@ -243,6 +255,13 @@ impl<'a> World<'a> {
         if let Some(patience) = self.jobs[index].patience {
             self.schedule(now + patience, What::Leave(index));
         }
+        if let Some(limit) = self.jobs[index].gives_up_after {
+            self.schedule(now + limit, What::GiveUp(index));
+        }
+        if let Some(pod) = self.jobs[index].straight_to {
+            self.at_pod[index] = Some(pod);
+            return self.submit(index, pod, now);
+        }
         let admitted = self.proxies[proxy].admit(&asked, &mut self.fleet, now);
         self.go(index, admitted, now);
     }
@@ -255,7 +274,6 @@ impl<'a> World<'a> {
     }
 
     fn go(&mut self, index: usize, admitted: Admitted, now: Micros) {
-        let (proxy, asked) = (self.proxy_of(index), self.asked(index));
         let mut ranked = match admitted {
             Admitted::To(ranked) => ranked,
             Admitted::Waits => {
@@ -270,14 +288,37 @@ impl<'a> World<'a> {
             ranked.push(listed[self.rng.below(listed.len() as u64) as usize]);
         }
         ranked.truncate(ATTEMPTS);
-        let Some(refused) = ranked.iter().position(|pod| !self.fleet.pods[*pod].down) else {
+        self.dialled[index] = Some((ranked, 0));
+        self.dial(index, now);
+    }
+
+    /// Tries pod after pod. One that refuses costs no time; one that says nothing costs [`CONNECT_TIMEOUT`].
+    fn dial(&mut self, index: usize, now: Micros) {
+        let Some((ranked, tried)) = self.dialled[index].take() else {
+            return;
+        };
+        let refuses = |pod: &usize| self.fleet.pods[*pod].door == Door::Refuses;
+        let tried = tried + ranked[tried..].iter().take_while(|pod| refuses(pod)).count();
+        let Some(pod) = ranked.get(tried).copied() else {
             let pod = ranked.last().copied().unwrap_or_default();
             return self.end(index, pod, Outcome::Unreachable, now);
         };
-        let pod = ranked[refused];
+        let door = self.fleet.pods[pod].door;
+        if door == Door::Silent {
+            self.dialled[index] = Some((ranked, tried + 1));
+            return self.schedule(now + CONNECT_TIMEOUT, What::Dial(index));
+        }
+        let (proxy, asked) = (self.proxy_of(index), self.asked(index));
         self.at_pod[index] = Some(pod);
-        self.run.refused += refused as u64;
-        self.proxies[proxy].sent(&asked, pod, refused, now);
+        self.run.refused += tried as u64;
+        self.proxies[proxy].sent(&asked, pod, tried, now);
+        if door == Door::Broken {
+            return self.end(index, pod, Outcome::ServerError, now);
+        }
+        self.submit(index, pod, now);
+    }
+
+    fn submit(&mut self, index: usize, pod: usize, now: Micros) {
         self.fleet.pods[pod]
             .engine
             .submit(request(index, &self.jobs[index]), now);
@@ -299,17 +340,18 @@ impl<'a> World<'a> {
         for event in report.events {
             let index = event.id as usize;
             let (proxy, asked) = (self.proxy_of(index), self.asked(index));
+            let direct = asked.job.straight_to.is_some();
             match event.kind {
                 EventKind::FirstToken { .. } => {
                     self.records[index].first_token_at = Some(event.at);
-                    if self.jobs[index].streams {
+                    if self.jobs[index].streams && !direct {
                         self.proxies[proxy].first_byte(&asked, pod, now);
                     }
                 }
                 EventKind::Token { gap } => self.run.gaps.add(gap),
                 EventKind::Finished(done) => {
                     self.records[index].output_tokens = done.output_tokens;
-                    if !self.jobs[index].streams {
+                    if !self.jobs[index].streams && !direct {
                         self.proxies[proxy].first_byte(&asked, pod, now);
                     }
                     self.end(index, pod, Outcome::Success, now);
@@ -324,8 +366,10 @@ impl<'a> World<'a> {
         self.records[index].end(outcome, now);
         self.at_pod[index] = None;
         self.left -= 1;
-        self.proxies[proxy].ended(&asked, pod, outcome, now);
-        self.release(proxy, now);
+        if asked.job.straight_to.is_none() {
+            self.proxies[proxy].ended(&asked, pod, outcome, now);
+            self.release(proxy, now);
+        }
         if let Some(next) = self.follower[index].filter(|next| self.held[*next]) {
             self.schedule(now + READING_TIME, What::Arrive(next));
         }
@@ -336,7 +380,7 @@ impl<'a> World<'a> {
             self.fleet.pods[pod].engine.cancel(index as u64, now);
             self.end(index, pod, Outcome::Abandoned, now);
             self.step(pod, now);
-        } else if std::mem::take(&mut self.waits[index]) {
+        } else if std::mem::take(&mut self.waits[index]) || self.dialled[index].take().is_some() {
             self.end(index, 0, Outcome::Abandoned, now);
         }
     }
@@ -344,13 +388,24 @@ impl<'a> World<'a> {
     fn turn(&mut self, index: usize, now: Micros) {
         let turn = self.turns[index].1;
         self.fleet.turn(turn, now);
-        if let Turn::Die(pod) = turn {
+        // Of a node that is gone nobody hears, until discovery says so.
+        let (lost_at, outcome) = match turn {
+            Turn::Die(pod, Door::Silent) => {
+                self.wake_at[pod] = None;
+                return;
+            }
+            Turn::Die(pod, Door::Broken) => (Some(pod), Outcome::ServerError),
+            Turn::Die(pod, _) => (Some(pod), Outcome::Unreachable),
+            Turn::Drop(pod) if self.fleet.pods[pod].door == Door::Silent => (Some(pod), Outcome::Unreachable),
+            _ => (None, Outcome::Unreachable),
+        };
+        if let Some(pod) = lost_at {
             self.wake_at[pod] = None;
             let lost: Vec<usize> = (0..self.jobs.len())
                 .filter(|index| self.at_pod[*index] == Some(pod))
                 .collect();
             for index in lost {
-                self.end(index, pod, Outcome::Unreachable, now);
+                self.end(index, pod, outcome, now);
             }
         }
     }

@@ -33,6 +33,11 @@ fn every_request_of_every_arm_ends() {
         "lora-rollout",
         "death",
         "cancels",
+        "engine-hangs",
+        "scheduler-jams-lora",
+        "engine-dies",
+        "node-lost",
+        "rolling-restart",
         "groups-4-proxies",
     ] {
         for arm in Arm::ALL.into_iter().filter(|arm| *arm != Arm::Lookahead) {
@@ -73,6 +78,35 @@ fn affinity_finds_prefixes_and_chance_does_not() {
 fn an_empty_looking_frozen_page_fools_the_reference_picker_but_not_berth() {
     let mean = |arm| run("frozen-empty", arm, 1, 0.3).figures().ttft_mean;
     assert!(mean(Arm::EppDefault) > 10.0 * mean(Arm::Berth));
+}
+
+#[test]
+fn where_pods_hang_each_shows_what_it_is_about() {
+    let of = |name, arm| run(name, arm, 1, 0.3).figures();
+    // Every eighth request that comes to a pod that hangs is in vain, and one to a dead engine fails.
+    assert!(of("engine-hangs", Arm::RoundRobin).in_vain > 50.0);
+    assert!(of("engine-hangs", Arm::Berth).in_vain < 20.0);
+    assert!(of("engine-dies", Arm::RoundRobin).failed > 50.0);
+    assert!(of("engine-dies", Arm::LeastFull).failed > of("engine-dies", Arm::RoundRobin).failed);
+    assert!(of("engine-dies", Arm::Berth).failed < 50.0);
+    // A connection to a lost node takes a second to fail.
+    assert!(of("node-lost", Arm::RoundRobin).ttft_p99 > 1_000.0);
+    assert_eq!(of("node-lost", Arm::Greedy).in_vain, 0.0);
+    assert!(of("rolling-restart", Arm::RoundRobin).ttft_p99 > 1_000.0);
+}
+
+#[test]
+fn what_comes_past_the_proxies_counts_nowhere() {
+    let mut scenario = scenario("unread-busy");
+    let figures = |scenario: &Scenario| study::run(scenario, Arm::Greedy, &traces(), 1, 0.1);
+    let with = figures(&scenario);
+    let jobs = scenario.jobs(&traces(), 1, 0.1);
+    let past = jobs.iter().filter(|job| job.straight_to.is_some()).count();
+    assert!(past > 50 && jobs.iter().all(|job| job.straight_to.is_none_or(|pod| pod == 2)));
+    assert_eq!(with.records.iter().filter(|record| !record.counts).count(), past);
+    scenario.past_proxies = None;
+    let counted = with.records.iter().filter(|record| record.counts).count();
+    assert_eq!(counted, figures(&scenario).records.len());
 }
 
 #[test]

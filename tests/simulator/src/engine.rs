@@ -123,6 +123,8 @@ pub struct Engine {
     /// Nothing starts before this time: an adapter is being loaded.
     busy_until: Micros,
     slowdown: f64,
+    /// Admits nobody any more.
+    jammed: bool,
     submitted: u64,
     gauges: Gauges,
     counters: Counters,
@@ -145,6 +147,7 @@ impl Engine {
             flight: None,
             busy_until: 0,
             slowdown: 1.0,
+            jammed: false,
             submitted: 0,
             gauges: Gauges::default(),
             counters: Counters::default(),
@@ -277,6 +280,13 @@ impl Engine {
         } else {
             1.0
         };
+    }
+
+    /// From now on the scheduler admits nobody: what runs goes on to its end, what waits or comes waits for ever, and the
+    /// gauges say so. Seen in vLLM when what parked requests hold is what the head of the queue needs (its #45387 and
+    /// #53130), and in vllm-metal (#479).
+    pub fn jam(&mut self) {
+        self.jammed = true;
     }
 
     /// Finishes the steps that end by `now`, each followed at once by the next.

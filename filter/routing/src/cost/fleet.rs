@@ -6,7 +6,7 @@ use super::{
     AWAY, Foreign, HITS_SCALE, RATE_DIFFERS, RATE_DIFFERS_ELSEWHERE, RATE_MIN, SLOW_COUNTS, SLOW_MAX, Stage,
     TEMPO_DIFFERS, capacity, least, most,
 };
-use crate::decision::PodFacts;
+use crate::decision::{PodFacts, PoolFacts};
 
 /// A weighted mean under construction.
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,9 +37,9 @@ pub struct Fleet {
     running: Mean,
     used: Mean,
     capacity: Mean,
-    /// Uncached prompt tokens of a request, from the pods' counters.
-    counted: Mean,
-    /// The same of the own unanswered requests.
+    /// Prompt tokens of a request, as the engines count.
+    prompt: Option<f64>,
+    /// Uncached prompt tokens of an own unanswered request.
     sent: Mean,
     /// Part of the prompt tokens that was found in prefix caches, from the pods' counters.
     hits: Mean,
@@ -54,20 +54,19 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// An empty one. `learned` is the pool's rate in tokens per millisecond, `initial` the configured
-    /// one in tokens per second, `elsewhere` the part of the load that other proxies send.
+    /// An empty one. `initial` is the configured rate in tokens per second.
     #[must_use]
-    pub fn new(learned: Option<f64>, initial: u32, elsewhere: f64) -> Self {
-        let rate = usable(learned).unwrap_or(f64::from(initial) / 1_000.0).max(RATE_MIN);
+    pub fn new(facts: &PoolFacts, initial: u32) -> Self {
+        let rate = usable(facts.rate).unwrap_or(f64::from(initial) / 1_000.0).max(RATE_MIN);
         let mean = Mean::default();
         Self {
             rate,
-            differs: RATE_DIFFERS + RATE_DIFFERS_ELSEWHERE * elsewhere,
+            differs: RATE_DIFFERS + RATE_DIFFERS_ELSEWHERE * facts.elsewhere,
             queued: mean,
             running: mean,
             used: mean,
             capacity: mean,
-            counted: mean,
+            prompt: usable(facts.prompt),
             sent: mean,
             hits: mean,
             max_lora: None,
@@ -92,13 +91,9 @@ impl Fleet {
             self.capacity.add(tokens, 1.0);
         }
         let rates = &pod.row.rates;
-        let requests = usable(rates.requests.map(f64::from));
-        if let (Some(requests), Some(prompt)) = (requests, usable(rates.prompt_tokens.map(f64::from))) {
-            let cached = usable(rates.cached_prompt_tokens.map(f64::from)).unwrap_or(0.0);
-            if rates.cached_prompt_tokens.is_some() {
-                self.hits.add(least(cached / prompt, 1.0), prompt);
-            }
-            self.counted.add(most(prompt - cached, 0.0) / requests, requests);
+        if let (Some(prompt), Some(cached)) = (usable(rates.prompt_tokens.map(f64::from)), rates.cached_prompt_tokens) {
+            let cached = usable(Some(f64::from(cached))).unwrap_or(0.0);
+            self.hits.add(least(cached / prompt, 1.0), prompt);
         }
         if pod.own.unanswered > 0 {
             let requests = f64::from(pod.own.unanswered);
@@ -132,7 +127,14 @@ impl Fleet {
     /// proxy has sent, else as many as the request at hand.
     #[must_use]
     pub fn mean_uncached(&self, own: Tokens) -> f64 {
-        self.counted.get().or(self.sent.get()).unwrap_or(own.0 as f64)
+        let counted = self.prompt.map(|prompt| prompt * (1.0 - self.hits.get().unwrap_or(0.0)));
+        counted.or(self.sent.get()).unwrap_or(own.0 as f64)
+    }
+
+    /// Milliseconds that an ordinary queued request takes at an ordinary pod. `own`: tokens of the request at hand.
+    #[must_use]
+    pub fn ordinary(&self, own: Tokens) -> f64 {
+        self.mean_uncached(own) / self.rate
     }
 
     /// How far what other proxies sent is believed to be cached, 0 to 1: not at all where the engines

@@ -133,6 +133,7 @@ mod tests {
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
     use super::*;
+    use crate::decision::PoolFacts;
     use crate::decision::tests::world::{NOW, World, ago};
 
     const PATIENCE: Patience = Patience {
@@ -152,7 +153,7 @@ mod tests {
             ..Terms::default()
         };
         change(&mut pod, &mut terms);
-        let mut fleet = Fleet::new(None, 10_000, 0.0);
+        let mut fleet = Fleet::new(&PoolFacts::default(), 10_000);
         fleet.add(&pod, Stage::Fresh);
         let need = Need {
             prompt: Tokens(1_000),

@@ -3,6 +3,7 @@ use berth_shared_state::units::Millis;
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use super::*;
+use crate::decision::PoolFacts;
 use crate::decision::tests::world::{NOW, Pod, World, ago, idle};
 use crate::ledger::InUse;
 
@@ -18,7 +19,7 @@ fn priced(pods: Vec<Pod>) -> Terms {
     let world = World { pods, ..World::of(0) };
     let snapshot = world.snapshot();
     let facts = world.facts(&snapshot);
-    let mut fleet = Fleet::new(None, 8_000, 0.0);
+    let mut fleet = Fleet::new(&PoolFacts::default(), 8_000);
     for pod in &facts {
         fleet.add(pod, Stage::of(pod));
     }
@@ -171,7 +172,11 @@ fn a_rate_counts_only_when_it_is_one_and_clearly_another() {
 
 #[test]
 fn a_pool_without_any_rate_still_has_finite_costs() {
-    let fleet = Fleet::new(Some(f64::NAN), 0, 0.0);
+    let not_a_rate = PoolFacts {
+        rate: Some(f64::NAN),
+        ..PoolFacts::default()
+    };
+    let fleet = Fleet::new(&not_a_rate, 0);
     let world = World::of(1);
     let snapshot = world.snapshot();
     let facts = world.facts(&snapshot);
@@ -186,8 +191,8 @@ fn overdue_starts_after_twice_the_prediction_and_a_second() {
         near(priced(vec![pod]).overdue, expected);
     }
     check(2_000, 0.0);
-    check(2_010, 3.0);
-    check(12_000, 3_000.0);
+    check(2_010, 10.0);
+    check(12_000, 10_000.0);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::candidates::Candidate;
 use super::serving::{self, Name};
 use super::{Input, PodFacts};
 use crate::cost::{
-    self, ADAPTER_AWAY, BELIEF, Fleet, HOME_SHARE, Others, Question, Since, Slots, Stage, Terms, Tier, most,
+    self, ADAPTER_AWAY, ADAPTER_HOMES, BELIEF, Fleet, HOME_SHARE, Others, Question, Since, Slots, Stage, Terms, Tier, most,
 };
 
 /// Where a key lives.
@@ -46,8 +46,8 @@ impl Home {
 pub struct Agreed {
     /// Where prompts live that begin like this one.
     prefix: Option<Home>,
-    /// Where the adapter lives.
-    adapter: Option<Home>,
+    /// Where the adapter lives, and there or where else it may.
+    adapter: Option<[Home; 2]>,
     /// The part of the load that others send, 0 to 1.
     elsewhere: f64,
     /// How far their prefixes count: nothing where engines find none in their caches.
@@ -71,9 +71,10 @@ impl Agreed {
         let (prefix, adapter, since) = match input.drawn {
             Some(part) => (
                 start.map(|_| Home::Drawn(part.addresses(&part.drawn.homes, input.pods))),
-                Some(Home::Drawn(
-                    part.addresses(part.drawn.adapter_home.as_slice(), input.pods),
-                )),
+                Some([1, usize::MAX].map(|homes| {
+                    let homes = part.drawn.adapter_homes.iter().take(homes);
+                    Home::Drawn(part.addresses(&homes.copied().collect::<Vec<_>>(), input.pods))
+                })),
                 part.field.since,
             ),
             None => {
@@ -82,7 +83,10 @@ impl Agreed {
                 let pods = list.iter().map(|one| (one.pod, one.stage));
                 (
                     start.and_then(|start| Home::of(start.key, homes(start.share), warm())),
-                    name.filter(|_| seen).and_then(|name| Home::of(name.key(), 1, rows())),
+                    name.filter(|_| seen).and_then(|name| {
+                        let homes = |homes| Home::of(name.key(), homes, rows());
+                        Some([homes(1)?, homes(ADAPTER_HOMES as usize)?])
+                    }),
                     Since::new(fleet, input.facts.elsewhere, pods),
                 )
             }
@@ -111,9 +115,9 @@ impl Agreed {
     fn cold(&self, row: &PodRow) -> f64 {
         match &self.adapter {
             None => 1.0,
-            Some(home) if !home.is(row) => 1.0 + ADAPTER_AWAY * BELIEF * self.elsewhere,
+            Some([_, either]) if !either.is(row) => 1.0 + ADAPTER_AWAY * BELIEF * self.elsewhere,
             // The engine says what it has in memory, and this is not in it.
-            Some(_) if row.resident.is_some() => 1.0,
+            Some([first, _]) if row.resident.is_some() || !first.is(row) => 1.0,
             Some(_) => 1.0 - BELIEF * self.elsewhere,
         }
     }

@@ -14,6 +14,7 @@ use fastrand::Rng;
 use super::agreed::Agreed;
 use super::caps::at_cap;
 use super::labels::{self, Met, Required};
+use super::pick::Ties;
 use super::serving::{self, Can, Name, Naming, Serving};
 use super::{Action, Admit, Booking, Considered, Decision, Input, Note, PodFacts, Reason, Rung, Why, pick};
 use crate::cost::{self, Fleet, Need, QUEUES_ALIKE, Question, Stage, Terms, Tier};
@@ -102,7 +103,7 @@ impl<'a> Candidates<'a> {
             fleet: input.drawn.map_or_else(
                 || {
                     let initial = input.pool.routing.prefill_tokens_per_second;
-                    Fleet::new(input.facts.rate, initial, input.facts.elsewhere)
+                    Fleet::new(&input.facts, initial)
                 },
                 |drawn| drawn.field.fleet,
             ),
@@ -362,7 +363,12 @@ impl<'a> Candidates<'a> {
 
     /// Picks, and says why.
     pub fn route(mut self, mut why: Why, rng: &mut Rng) -> Decision {
-        let ranked = pick::ranked(&mut self.list, rng);
+        let ties = Ties {
+            adapter: self.name.filter(|_| !self.by_load).map(|name| name.key()),
+            elsewhere: self.input.facts.elsewhere,
+            ordinary: self.fleet.ordinary(self.input.ask.prompt),
+        };
+        let ranked = pick::ranked(&mut self.list, &ties, rng);
         let (chosen, rest) = self.list.split_at_mut_checked(ranked.count).unwrap_or_default();
         let Some(first) = chosen.first() else {
             return why.pass(Reason::DiscoveryStale);

@@ -25,7 +25,7 @@ use super::candidates::longest as longest_context;
 use super::labels::Required;
 use super::serving::{self, is_ready};
 use super::{Ask, Excluded, Part, PodFacts, PoolFacts, adapter_key};
-use crate::cost::{Fleet, HOME_SHARE, HOST_ADAPTERS, Since, Stage};
+use crate::cost::{ADAPTER_HOMES, Fleet, HOME_SHARE, HOST_ADAPTERS, Since, Stage};
 use crate::limits::{
     DRAWN_ADAPTER_MAX, DRAWN_AT_RANDOM, DRAWN_HOLDERS_MAX, DRAWN_HOMES_MAX, DRAWN_MAX, HOME_PROBES, HOME_STEPS,
 };
@@ -63,8 +63,8 @@ pub struct Drawn {
     pub places: Vec<u32>,
     /// Those of them that proxies agree on for the beginning of the prompt.
     pub homes: Vec<u32>,
-    /// The same for the adapter.
-    pub adapter_home: Option<u32>,
+    /// The same for the adapter: where it lives, and where else it may.
+    pub adapter_homes: Vec<u32>,
 }
 
 /// A request, as far as it matters who is drawn.
@@ -84,7 +84,7 @@ impl Field {
     /// Of all pods, in the order of the table, with their keys.
     #[must_use]
     pub fn new(pool: &Pool, snapshot: &Snapshot, pods: &[PodFacts<'_>], keys: &[PodKey], facts: PoolFacts) -> Self {
-        let mut fleet = Fleet::new(facts.rate, pool.routing.prefill_tokens_per_second, facts.elsewhere);
+        let mut fleet = Fleet::new(&facts, pool.routing.prefill_tokens_per_second);
         let mut excluded = Excluded::default();
         let mut open = Ring::new();
         let mut named = false;
@@ -183,8 +183,12 @@ impl Field {
                 }
             }
         }
-        drawn.adapter_home = name.and_then(|(_, key)| home(&self.open, key, 0, is_met));
-        drawn.adapter_home.into_iter().for_each(|home| drawn.add(home));
+        for number in 0..ADAPTER_HOMES {
+            if let Some(home) = name.and_then(|(_, key)| home(&self.open, key, number, is_met)) {
+                drawn.add(home);
+                drawn.adapter_homes.push(home);
+            }
+        }
         Some(drawn)
     }
 

@@ -1,16 +1,20 @@
 //! From costs to an ordered list of pods: step 5 of a decision.
 //!
 //! The lowest cost wins, but costs a few milliseconds apart say nothing: the gauges are a scrape
-//! old. Proxies that read the same gauges would all run to the same pod, so near-equals share by lot;
-//! but where one of them is the home of such prompts, it is that one: it costs nothing, and they agree from
-//! the first request on. The pod that served the session last comes before both.
+//! old. Proxies that read the same gauges would all run to the same pod, so near-equals take turns;
+//! but where one of them is the home of such prompts, or the adapter lives there, it is that one: it costs nothing, and
+//! they agree from the first request on. The pod that served the session last comes before all.
+
+use core::cmp::{Ordering, Reverse};
 
 use berth_shared_state::limits::ENDPOINTS_MAX;
 use berth_shared_state::table::Trend;
+use berth_shared_state::units::UnixMillis;
 use fastrand::Rng;
 
 use super::candidates::Candidate;
-use crate::cost::most;
+use super::serving::bid;
+use crate::cost::{Tier, most};
 
 /// Costs this many milliseconds apart are equal: less than one step of a batch, so nobody can
 /// notice, while one running request more (2 ms + a tenth of a prefill of 40 ms and more) still counts.
@@ -19,6 +23,11 @@ const NEAR_MILLIS: f64 = 5.0;
 /// old is not exact to a twentieth. Prefill and adapter load are the same fact on all pods and
 /// must not widen the band, or a cold load would hide a second of queue.
 const NEAR_PART: f64 = 0.05;
+/// Where others send, too, costs are equal that differ by no more than so many requests more ahead that nobody sees: an
+/// ordinary one's work, and what it harms by. Only of pods where the request itself takes the same: a cached prefix is a
+/// fact, whatever others do. 1 and 2 are alike in the lab; with less, proxies run after each other's queues, and a round
+/// robin does better where nothing is cached.
+const UNSEEN: f64 = 1.5;
 /// Milliseconds that a retry costs more in a failure domain that was tried before. Own: if the domain is at fault, the
 /// retry is lost with the time that it takes to notice, about a second (Envoy's connect timeout in the rendered
 /// clusters). Less than any pod without room costs.
@@ -37,8 +46,35 @@ pub struct Ranked {
     pub probe: bool,
 }
 
+/// What tells near-equals apart.
+#[derive(Clone, Copy, Debug)]
+pub struct Ties {
+    /// Key of the adapter, where its warmth counts.
+    pub adapter: Option<u64>,
+    /// The part of the load that others send, 0 to 1.
+    pub elsewhere: f64,
+    /// Milliseconds that an ordinary queued request takes.
+    pub ordinary: f64,
+}
+
+/// The least goes first: who served the session last; where the adapter is warmest, and of these the highest bidder,
+/// since each copy in use takes a slot; the home of such prompts; who was sent nothing for the longest time.
+type Order = (bool, Option<(Tier, Reverse<u64>)>, bool, UnixMillis);
+
+impl Ties {
+    fn order(&self, one: &Candidate<'_>) -> Order {
+        let adapter = self.adapter.filter(|_| one.tier != Tier::Base);
+        (
+            !one.pod.session,
+            adapter.map(|key| (one.tier, Reverse(bid(key, one.pod.row)))),
+            !one.is_home,
+            one.pod.sent_at,
+        )
+    }
+}
+
 /// Brings the picks to the front of the list, best first.
-pub fn ranked(list: &mut [Candidate<'_>], rng: &mut Rng) -> Ranked {
+pub fn ranked(list: &mut [Candidate<'_>], ties: &Ties, rng: &mut Rng) -> Ranked {
     let mut ranked = Ranked { count: 0, probe: false };
     let mut end = list.len();
     while ranked.count < ENDPOINTS_MAX {
@@ -46,7 +82,7 @@ pub fn ranked(list: &mut [Candidate<'_>], rng: &mut Rng) -> Ranked {
         let left = rest.get(..end.saturating_sub(taken.len())).unwrap_or_default();
         let probe = if taken.is_empty() { to_probe(left, rng) } else { None };
         let Some((next, one)) = probe
-            .or_else(|| near_best(taken, left, rng))
+            .or_else(|| near_best(taken, left, ties, rng))
             .and_then(|at| Some((at, left.get(at)?)))
         else {
             break;
@@ -64,9 +100,8 @@ pub fn ranked(list: &mut [Candidate<'_>], rng: &mut Rng) -> Ranked {
     ranked
 }
 
-/// One of the cheapest: the session's pod, the home of such prompts, else by lot. A pod whose load is less known never ties
-/// with a better known one.
-fn near_best(taken: &[Candidate<'_>], rest: &[Candidate<'_>], rng: &mut Rng) -> Option<usize> {
+/// One of the cheapest, in the order of [`Order`]. A pod whose load is less known never ties with a better known one.
+fn near_best(taken: &[Candidate<'_>], rest: &[Candidate<'_>], ties: &Ties, rng: &mut Rng) -> Option<usize> {
     let tried = |one: &Candidate<'_>| one.domain.is_some() && taken.iter().any(|other| other.domain == one.domain);
     let cost = |one: &Candidate<'_>| one.cost + if tried(one) { SAME_DOMAIN } else { 0.0 };
     let (mut best, mut least) = (rest.first()?, cost(rest.first()?));
@@ -77,36 +112,27 @@ fn near_best(taken: &[Candidate<'_>], rest: &[Candidate<'_>], rng: &mut Rng) -> 
         }
     }
     let bound = least + most(NEAR_PART * best.terms.blurred(), NEAR_MILLIS);
-    let near = |one: &Candidate<'_>| cost(one) <= bound && one.terms.uncertainty <= best.terms.uncertainty;
-    // Counted in one go: the list is walked three times for each decision.
-    let (mut all, mut homes, mut session) = (0, 0, None);
-    for (index, one) in rest.iter().enumerate().filter(|(_, one)| near(one)) {
-        all += 1;
-        homes += usize::from(one.is_home);
+    let unseen = least + NEAR_MILLIS + UNSEEN * ties.elsewhere * (ties.ordinary + best.terms.prefill);
+    let exact = best.terms.exact() + NEAR_MILLIS;
+    let near = |one: &Candidate<'_>| {
         let cost = cost(one);
-        if one.pod.session && session.is_none_or(|(_, least): (usize, f64)| cost.total_cmp(&least).is_lt()) {
-            session = Some((index, cost));
+        let near = cost <= bound || (cost <= unseen && one.terms.exact() <= exact);
+        near && one.terms.uncertainty <= best.terms.uncertainty
+    };
+    let (mut first, mut equal): (Option<(Order, usize)>, usize) = (None, 0);
+    for (index, one) in rest.iter().enumerate().filter(|(_, one)| near(one)) {
+        let order = ties.order(one);
+        equal = match first.map_or(Ordering::Less, |(first, _)| order.cmp(&first)) {
+            Ordering::Less => 1,
+            Ordering::Equal => equal + 1,
+            Ordering::Greater => continue,
+        };
+        // So each of them is it with the same chance.
+        if rng.usize(0..equal) == 0 {
+            first = Some((order, index));
         }
     }
-    session
-        .map(|(index, _)| index)
-        .or_else(|| by_lot(rest, homes, |one| one.is_home && near(one), rng))
-        .or_else(|| by_lot(rest, all, near, rng))
-}
-
-/// One at random of so many.
-fn by_lot(
-    list: &[Candidate<'_>],
-    count: usize,
-    among: impl Fn(&Candidate<'_>) -> bool,
-    rng: &mut Rng,
-) -> Option<usize> {
-    let nth = rng.usize(0..count.max(1));
-    if count == 0 {
-        return None;
-    }
-    let mut among = list.iter().enumerate().filter(|(_, one)| among(one));
-    among.nth(nth).map(|(index, _)| index)
+    first.map(|(_, index)| index)
 }
 
 /// A frozen pod, now and then; not with a request that would first have to load an adapter there.

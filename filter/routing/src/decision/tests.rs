@@ -426,10 +426,10 @@ fn an_answer_long_overdue_makes_a_pod_dear() {
     world.pods[0].own.oldest_unanswered = Some((ago(1_199), Millis(100)));
     world.pods[1].load(0, 0, 0.0);
     assert!(world.tally(ASK, 100)[0] > 20, "1,199 ms are within 2 x 100 + 1,000");
-    // 0.3 x (2,200 - 200 - 1,000) = 300 ms.
+    // 2,200 - 200 - 1,000 = 1,000 ms.
     world.pods[0].own.oldest_unanswered = Some((ago(2_200), Millis(100)));
     let decision = world.always(ASK, 1);
-    assert!((cost_of(&decision, 0).terms.overdue - 300.0).abs() < 1e-9);
+    assert!((cost_of(&decision, 0).terms.overdue - 1_000.0).abs() < 1e-9);
 }
 
 #[test]
@@ -439,6 +439,10 @@ fn a_pod_that_nobody_reaches_is_dear_unless_it_answers_us() {
     world.pods[0].row.failures = 3;
     world.pods[1].unanswered(25, 20_000); // 2.5 s of our work, and as much of those who come behind
     world.always(ASK, 1);
+    // A node that is gone, or a firewall, says nothing at all.
+    world.pods[0].row.last_error = Some(ScrapeError::Timeout);
+    let decision = world.always(ASK, 1);
+    assert_eq!(cost_of(&decision, 0).terms.uncertainty, 10_000.0);
     world.pods[0].own.generating = 1;
     world.always(ASK, 0);
     world.pods[0].own.generating = 0;

@@ -45,7 +45,8 @@ pub enum Outcome {
     NotFound,
     /// The client left, or nobody knows.
     Abandoned,
-    /// No connection, a reset, or an earlier attempt of a retried request.
+    /// No connection, a reset, an earlier attempt of a retried request, or a client that left in vain: the pod gave
+    /// nobody a first token while it waited.
     Unreachable,
     /// 429 or 503: the pod says that it is full or not ready.
     Overloaded,
@@ -131,6 +132,8 @@ pub(super) struct Memory {
     pub adapters: Vec<(u64, UnixMillis)>,
     /// KV tokens sent so far.
     pub filled: Tokens,
+    /// When the latest request was sent.
+    pub sent_at: UnixMillis,
     /// Charges since the last success.
     strikes: u8,
     charged_at: UnixMillis,
@@ -146,6 +149,11 @@ impl Memory {
     /// Learned prefill rate in tokens per millisecond, once enough was seen.
     pub fn rate(&self) -> Option<f64> {
         (self.samples >= SAMPLES_MIN && self.rate.is_finite() && self.rate > 0.0).then_some(self.rate)
+    }
+
+    /// When a first token was last observed.
+    pub const fn observed_at(&self) -> UnixMillis {
+        self.observed_at
     }
 
     /// A pod that looks slow gets no requests, so nothing could correct its rate: after a while
@@ -187,6 +195,7 @@ impl Memory {
     /// told from others by when it was sent, however late this is noted.
     pub fn sent(&mut self, tokens: Tokens, sent_at: UnixMillis, now: UnixMillis) {
         self.filled = self.filled + tokens;
+        self.sent_at = self.sent_at.max(sent_at).min(now);
         if self.avoided_until().is_some_and(|until| until <= now) {
             self.probe = Some(sent_at);
         }

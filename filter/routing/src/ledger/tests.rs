@@ -951,3 +951,68 @@ fn a_probe_that_was_written_late_and_says_nothing_lets_another_one_try() {
     view.ended(&store, 3, Outcome::Abandoned, at(3_800));
     assert_eq!(ledger_in(&store).at(B).avoided_until(), Some(at(3_100)));
 }
+
+/// A stream is sent to A at 1,000, predicted to take 100 ms, and ends at `left` with nothing of an answer.
+#[track_caller]
+fn check_silent(prepare: impl FnOnce(&mut LedgerView, &MemoryStore), left: u64, outcome: Outcome, charged: bool) {
+    let store = MemoryStore::default();
+    let mut view = LedgerView::new("p", 1);
+    view.sent(&store, &stream(1, A), at(1_000));
+    prepare(&mut view, &store);
+    view.ended(&store, 1, outcome, at(left));
+    let until = charged.then_some(at(left + 3_000));
+    assert_eq!(ledger_in(&store).at(A).avoided_until(), until);
+}
+
+#[test]
+fn a_client_that_leaves_a_pod_that_answers_nobody_charges_it() {
+    let nothing = |_: &mut LedgerView, _: &MemoryStore| {};
+    // 2 x 100 + 1,000 after it was sent it is overdue.
+    check_silent(nothing, 2_200, Outcome::Abandoned, false);
+    check_silent(nothing, 2_201, Outcome::Abandoned, true);
+    check_silent(nothing, 2_201, Outcome::Refused, false);
+}
+
+#[test]
+fn a_pod_that_answers_others_meanwhile_is_slow_and_not_charged() {
+    // Their first tokens came before and after the one that waits was sent.
+    for (sent, token, charged) in [(500, 900, true), (500, 1_500, false), (1_100, 1_500, false)] {
+        let other = |view: &mut LedgerView, store: &MemoryStore| {
+            view.sent(store, &stream(2, A), at(sent));
+            view.first_token(store, 2, true, true, at(token));
+        };
+        check_silent(other, 9_000, Outcome::Abandoned, charged);
+    }
+}
+
+#[test]
+fn who_shows_no_first_token_or_was_retried_leaves_no_charge() {
+    let leaves = |request: &Sent, moved: bool| {
+        let store = MemoryStore::default();
+        let mut view = LedgerView::new("p", 1);
+        view.sent(&store, request, at(1_000));
+        if moved {
+            view.moved(&store, 1, &[B], A, at(2_000));
+        }
+        view.ended(&store, 1, Outcome::Abandoned, at(9_000));
+        ledger_in(&store).at(A).avoided_until()
+    };
+    assert_eq!(leaves(&whole(1, A), false), None);
+    assert_eq!(leaves(&stream(1, B), true), None);
+    assert_eq!(leaves(&stream(1, A), false), Some(at(12_000)));
+}
+
+#[test]
+fn clients_that_leave_a_silent_pod_one_after_another_are_one_failure() {
+    let store = MemoryStore::default();
+    let mut view = LedgerView::new("p", 1);
+    view.sent(&store, &stream(1, A), at(1_000));
+    view.sent(&store, &stream(2, A), at(1_500));
+    view.ended(&store, 1, Outcome::Abandoned, at(16_000));
+    view.ended(&store, 2, Outcome::Abandoned, at(16_500));
+    assert_eq!(ledger_in(&store).at(A).avoided_until(), Some(at(19_000)));
+    // The probe leaves in vain, too: 6 s.
+    view.sent(&store, &stream(3, A), at(20_000));
+    view.ended(&store, 3, Outcome::Abandoned, at(35_000));
+    assert_eq!(ledger_in(&store).at(A).avoided_until(), Some(at(41_000)));
+}

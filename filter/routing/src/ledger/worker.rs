@@ -16,6 +16,8 @@ use berth_shared_state::store::{Cas, SharedData, StoreError};
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use xxhash_rust::xxh64::xxh64;
 
+use crate::cost::overdue_by;
+
 use super::lesson::Lesson;
 use super::memory::{Ending, Observation};
 use super::truth::{InFlight, Truth};
@@ -298,6 +300,11 @@ impl LedgerView {
         let Some(request) = self.truth.end(id, now) else {
             return Synced::Idle;
         };
+        let outcome = if self.was_in_vain(&request, outcome, now) {
+            Outcome::Unreachable
+        } else {
+            outcome
+        };
         let end = Ending {
             request: number(self.nonce, id),
             sent_at: request.sent_at,
@@ -318,6 +325,17 @@ impl LedgerView {
             });
         }
         self.write(store, now)
+    }
+
+    /// A client left that had waited for its first token for far longer than predicted, and the pod gave none to anybody
+    /// in all that time: an engine that hangs looks like this, and no error ever comes of it. Where it gave some, it is
+    /// slow, or its queue long.
+    fn was_in_vain(&self, request: &InFlight, outcome: Outcome, now: UnixMillis) -> bool {
+        outcome == Outcome::Abandoned
+            && request.teaches
+            && request.answered_at.is_none()
+            && overdue_by(request.sent_at, request.predicted, now) > 0.0
+            && self.seen.at(request.pod).observed_at() < request.sent_at
     }
 
     /// Settles what is due, drops what leaked, and shows that this worker lives. To be called on

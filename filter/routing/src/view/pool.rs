@@ -262,6 +262,7 @@ impl PoolView {
             freshness: ages.freshness(row, now),
             own,
             filled: known.filled(),
+            sent_at: known.sent_at(),
             context_then: self.then.get(place).map_or(Tokens(0), |(_, context)| *context),
             cached: 0.0,
             session: false,
@@ -327,6 +328,7 @@ impl PoolView {
     fn reckoned(&self) -> PoolFacts {
         PoolFacts {
             rate: self.ledger.ledger().pool_rate(),
+            prompt: self.sizes.prompt(),
             elsewhere: 1.0 - self.share.own(),
             repeated: self.beginnings.repeated(),
         }

@@ -92,6 +92,12 @@ impl Sizes {
         }
     }
 
+    /// Tokens of a prompt; `None` = too few were seen.
+    pub fn prompt(&self) -> Option<f64> {
+        let prompts = self.requests + self.begun;
+        (prompts >= SIZES_MIN_REQUESTS).then(|| self.prompt / prompts)
+    }
+
     /// Tokens of an answer; `None` = too few were seen.
     pub fn output(&self) -> Option<Tokens> {
         let answers = (self.requests + self.begun / 2.0).max(1.0);

@@ -8,7 +8,7 @@
 //! One store and one poller a proxy, on the glue's tick. The only setting is the scrape interval, where a scenario asks
 //! for another than the default. Nothing here knows more than a proxy does.
 
-use crate::fleet::{BASE_MODEL, EPOCH_SECONDS, Fleet};
+use crate::fleet::{BASE_MODEL, Door, EPOCH_SECONDS, Fleet};
 use crate::page;
 use crate::scenario::Scenario;
 use crate::world::{Admitted, Asked, Router};
@@ -71,6 +71,9 @@ impl Berth {
         if let Some(interval) = scenario.scrape_ms {
             pool["scrape"] = serde_json::json!({"interval": format!("{interval}ms")});
         }
+        if let Some(slow_start) = scenario.slow_start {
+            pool["routing"] = serde_json::json!({"slow_start": slow_start});
+        }
         let mut document = serde_json::json!({"pools": [pool]});
         if let Some(admission) = &scenario.admission {
             document["admission"] = admission.clone();
@@ -128,17 +131,30 @@ impl Berth {
             }
             Target::Models(address) => {
                 let pod = &fleet.pods[self.numbers[&address]];
-                (!pod.down).then(|| page::models(&fleet.adapters, pod.config().max_model_len))
+                (!pod.is_gone()).then(|| page::models(&fleet.adapters, pod.config().max_model_len))
             }
             Target::Discovery => None,
         };
+        let silence = self.silence(&call.target, fleet);
         let outcome = body.as_ref().map(|body| Response {
             status: 200,
             body: body.as_bytes(),
             ..Response::default()
         });
-        let outcome = outcome.ok_or(ScrapeError::Unreachable);
+        let outcome = outcome.ok_or(silence);
         self.poll(Event::Answer { call: call.id, outcome }, fleet, now);
+    }
+
+    /// What it means that nobody answers: a closed port says so, a node that is gone says nothing.
+    fn silence(&self, target: &Target, fleet: &Fleet) -> ScrapeError {
+        match target {
+            Target::Metrics(address) | Target::Models(address)
+                if fleet.pods[self.numbers[address]].door == Door::Silent =>
+            {
+                ScrapeError::Timeout
+            }
+            _ => ScrapeError::Unreachable,
+        }
     }
 
     fn tell_refused(&mut self, asked: &Asked<'_>, pod: usize, now: Micros) {

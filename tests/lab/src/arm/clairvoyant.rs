@@ -6,7 +6,7 @@
 //! so references do not herd.
 
 use crate::client::Job;
-use crate::fleet::Fleet;
+use crate::fleet::{Door, Fleet};
 use crate::world::{Asked, Router, START, request};
 use berth_tests_simulator::engine::{Engine, Micros, Request};
 use berth_tests_simulator::random::Rng;
@@ -107,7 +107,7 @@ fn usable(fleet: &Fleet) -> Vec<usize> {
     fleet
         .listed()
         .into_iter()
-        .filter(|pod| !fleet.pods[*pod].down)
+        .filter(|pod| fleet.pods[*pod].door == Door::Open)
         .collect()
 }
 

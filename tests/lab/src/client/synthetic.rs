@@ -211,6 +211,23 @@ impl Adapters {
     }
 }
 
+/// What others send to a pod past all proxies, until then.
+#[must_use]
+pub fn past_proxies(pod: usize, rate: f64, until: Micros, seed: u64) -> Vec<Job> {
+    let plain = Plain {
+        count: (until as f64 / SECOND * rate) as usize,
+        rate,
+        prompt: 300..3_000,
+        output: 180.0,
+        bursts: None,
+        long: None,
+        impatient: None,
+    };
+    let mut jobs = plain.jobs(mix2(seed, 0x57a1));
+    jobs.iter_mut().for_each(|job| job.straight_to = Some(pod));
+    jobs
+}
+
 /// Prompts that share nothing.
 #[derive(Debug, Clone)]
 pub struct Plain {

@@ -6,9 +6,9 @@ use crate::client::trace::{Cut, Which};
 use crate::fleet::{Fault, FaultKind};
 use berth_tests_simulator::engine::{EngineConfig, Micros, StepCost};
 
-const SECOND: Micros = 1_000_000;
+pub(super) const SECOND: Micros = 1_000_000;
 
-fn h100(pods: usize) -> Vec<EngineConfig> {
+pub(super) fn h100(pods: usize) -> Vec<EngineConfig> {
     vec![EngineConfig::h100(); pods]
 }
 
@@ -44,7 +44,7 @@ fn slower(config: EngineConfig, factor: u64) -> EngineConfig {
     EngineConfig { cost, ..config }
 }
 
-fn groups() -> Groups {
+pub(super) fn groups() -> Groups {
     Groups {
         count: 3000,
         rate: 48.0,
@@ -56,7 +56,7 @@ fn groups() -> Groups {
     }
 }
 
-fn plain() -> Plain {
+pub(super) fn plain() -> Plain {
     Plain {
         count: 3600,
         rate: 56.0,
@@ -68,7 +68,7 @@ fn plain() -> Plain {
     }
 }
 
-fn lora() -> Adapters {
+pub(super) fn lora() -> Adapters {
     Adapters {
         count: 2800,
         rate: 40.0,
@@ -395,6 +395,7 @@ pub fn catalogue() -> Vec<Scenario> {
         unequal(),
         loras(),
         faults(),
+        super::hangs::hangs(),
         proxies(Family::Proxies4, 4),
         proxies(Family::Proxies16, 16),
         many_pods(),

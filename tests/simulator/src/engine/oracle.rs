@@ -68,6 +68,9 @@ impl Engine {
     /// `patience`.
     #[must_use]
     pub fn forecast_first_token(&self, request: &Request, now: Micros, patience: Micros) -> Option<Micros> {
+        if self.jammed {
+            return None;
+        }
         let mut future = self.clone();
         future.submit(request.clone(), now);
         if future.flight.is_none() {

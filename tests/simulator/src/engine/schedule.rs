@@ -26,7 +26,7 @@ impl Engine {
         let start = now.max(self.busy_until);
         let mut plan = Plan::default();
         self.plan_running(&mut plan);
-        if !plan.preempted {
+        if !plan.preempted && !self.jammed {
             self.plan_waiting(&mut plan, start);
         }
         let prefill_tokens = plan.tokens - plan.decode_sequences;

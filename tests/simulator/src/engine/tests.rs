@@ -371,6 +371,26 @@ fn a_slow_pod_takes_longer_steps() {
     );
 }
 
+#[test]
+fn a_jammed_engine_ends_what_runs_and_admits_nobody() {
+    let mut engine = Engine::new(config());
+    engine.submit(request(1, 16, 3), 0);
+    let _ = engine.step(0);
+    engine.jam();
+    engine.submit(request(2, 16, 1), 100);
+    assert_eq!(engine.forecast_first_token(&request(3, 16, 1), 100, Micros::MAX), None);
+    let gauges = |engine: &mut Engine, now| {
+        let gauges = engine.gauges(now);
+        (gauges.running, gauges.waiting_capacity)
+    };
+    // 1,160 µs for the prompt, then two steps of 1,100 µs.
+    assert_eq!(gauges(&mut engine, 1_160), (1, 1));
+    assert_eq!(gauges(&mut engine, 3_360), (0, 1));
+    assert_eq!(gauges(&mut engine, 60_000_000), (0, 1));
+    engine.cancel(2, 60_000_000);
+    assert_eq!(gauges(&mut engine, 60_010_000), (0, 0));
+}
+
 mod properties {
     use super::{Engine, EngineConfig, EventKind, Micros, Request, config, drain, first_token};
     use proptest::prelude::{Just, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};

@@ -238,6 +238,7 @@ impl World {
             own: pod.own,
             context_then: Tokens(0),
             filled: Tokens(0),
+            sent_at: pod.sent_at,
             cached: pod.cached,
             session: pod.session,
             claimed: pod.claimed,
