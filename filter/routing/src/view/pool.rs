@@ -5,7 +5,7 @@ use berth_shared_state::limits::{AVOID_MAX, SLOW_TRIED_AFTER_MAX, TABLE_BYTES_PE
 use berth_shared_state::names::Keys;
 use berth_shared_state::pod::{PodAddress, PodKey};
 use berth_shared_state::sealed::{HEADER_BYTES, SealError};
-use berth_shared_state::snapshot::Snapshot;
+use berth_shared_state::snapshot::{Freshness, Snapshot};
 use berth_shared_state::store::{SharedData, StoreError};
 use berth_shared_state::table::{self, PodRow, Slow, Table};
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
@@ -265,9 +265,10 @@ impl PoolView {
     ) -> PodFacts<'a> {
         let known = self.ledger.ledger().at(key);
         let own = known.own(row.gauges_at());
+        let freshness = snapshot.freshness(row, pool, now);
         PodFacts {
             row,
-            freshness: snapshot.freshness(row, pool, now),
+            freshness,
             own,
             filled: known.filled(),
             context_then: Tokens(0),
@@ -275,7 +276,7 @@ impl PoolView {
             session: false,
             claimed: 0.0,
             rate: known.rate(),
-            slow: slow(row, &own, known.heard(), now),
+            slow: slow(row, &own, known.heard(), now).filter(|_| freshness != Freshness::Unknown),
             // Further ahead than any avoidance lasts: from before the clock stepped back.
             avoided_until: known.avoided_until().filter(|until| until.since(now) <= AVOID_MAX),
             adapters_in_use: known.adapters_in_use(),
