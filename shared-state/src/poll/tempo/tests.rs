@@ -113,7 +113,7 @@ fn steps_and_prompts_are_told_apart_by_spans_that_differ() {
     // H100 and L4 of tests/simulator, and one that reads prompts more slowly for its steps.
     check(7.0, 0.032);
     check(64.0, 0.264);
-    check(12.0, 0.15);
+    check(12.0, 0.12);
 }
 
 #[test]
