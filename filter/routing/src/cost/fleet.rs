@@ -53,6 +53,8 @@ pub struct Fleet {
     /// Milliseconds per token of an answer, usually: over the pods, and at the fastest.
     step: Mean,
     step_best: Option<f64>,
+    /// Learned rate x milliseconds per prompt token by the tempo, of the pods where both are known.
+    per_token: Mean,
     /// The part of their usual tempo that the pods have.
     keep: Mean,
 }
@@ -77,6 +79,7 @@ impl Fleet {
             max_lora: None,
             step: mean,
             step_best: None,
+            per_token: mean,
             keep: mean,
         }
     }
@@ -110,6 +113,9 @@ impl Fleet {
         if let Some(step) = step(pod) {
             self.step.add(step, 1.0);
             self.step_best = Some(self.step_best.map_or(step, |best| best.min(step)));
+            if let (Some(rate), Some(tempo)) = (usable(pod.rate), pod.row.tempo) {
+                self.per_token.add(rate * f64::from(tempo.token), 1.0);
+            }
             self.keep.add(self.kept(pod), 1.0);
         }
         let slots = pod.row.activity.as_ref().and_then(|active| active.max);
@@ -154,8 +160,9 @@ impl Fleet {
     /// rate counts unless the pod's is clearly another one. A pod whose load is unknown gets no
     /// credit for being fast. Of one that nothing was learned of, its tempo tells.
     pub(super) fn rate(&self, pod: &PodFacts<'_>, stage: Stage) -> f64 {
+        // In the measure of what was learned of others: proxies that do not talk see each other's queues as slowness.
         let by_tempo = || {
-            let rate = 1.0 / f64::from(pod.row.tempo?.token);
+            let rate = self.per_token.get()? / f64::from(pod.row.tempo?.token);
             let times = rate / self.rate;
             (times.max(1.0 / times) > TEMPO_DIFFERS).then_some(rate)
         };

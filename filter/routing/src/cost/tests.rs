@@ -354,17 +354,23 @@ fn an_answer_that_takes_longer_elsewhere_costs_a_tenth_of_that() {
 #[test]
 fn the_tempo_stands_in_for_a_rate_that_nobody_learned() {
     #[track_caller]
-    fn check(step: f32, rate: Option<f64>, prefill: f64) {
+    fn check(step: f32, rate: Option<f64>, other: Option<f64>, prefill: f64) {
         let pod = slowed(1.0, |pod| (pod.row.tempo, pod.rate) = (Some(tempo(step)), rate));
-        near(priced(vec![pod]).prefill, prefill);
+        let other = slowed(1.0, |pod| pod.rate = other);
+        near(priced(vec![pod, other]).prefill, prefill);
     }
-    check(10.0, None, 100.0);
-    check(50.0, None, 500.0);
-    check(50.0, Some(4.0), 200.0);
-    check(2.0, None, 20.0);
+    // Of the other, with a step of 10 ms, 8 tokens per ms were learned, as configured for all.
+    let eight = Some(8.0);
+    check(10.0, None, eight, 100.0);
+    check(50.0, None, eight, 500.0);
+    check(2.0, None, eight, 20.0);
+    check(50.0, Some(4.0), eight, 200.0);
     // Less than three times another: it is the pool's.
-    check(29.0, None, 100.0);
-    check(4.0, None, 100.0);
+    check(29.0, None, eight, 100.0);
+    check(4.0, None, eight, 100.0);
+    // In the measure of what was learned: half of the rate, and 1.55 times the step.
+    check(15.5, None, Some(4.0), 310.0);
+    check(50.0, None, None, 100.0);
 }
 
 #[test]
