@@ -35,11 +35,11 @@ impl Engine {
         !matches!(self, Self::LlamaCpp)
     }
 
-    /// Its counter of generated tokens rises with each step; others count an answer when it ends (SGLang, TGI, llama.cpp),
-    /// or do not say.
+    /// Its counter of generated tokens is known to rise with each step; others count an answer when it ends (SGLang, TGI,
+    /// llama.cpp), or it is not known.
     #[must_use]
     pub const fn counts_each_token(self) -> bool {
-        matches!(self, Self::Vllm | Self::Lmdeploy)
+        matches!(self, Self::Vllm)
     }
 }
 

@@ -105,10 +105,9 @@ pub struct PodRow {
     pub load: Load,
     /// Counters as rates.
     pub rates: Rates,
-    /// Tokens per second that it usually generates for each request that runs; `None` = not enough pages, or the engine
-    /// does not count tokens as they come.
-    pub tempo: Option<f32>,
-    /// It generates far fewer now; `None` = it does not, or nobody can say.
+    /// How long its engine usually takes; `None` = not enough pages, or it does not count tokens as they come.
+    pub tempo: Option<Tempo>,
+    /// It takes many times as long now; `None` = it does not, or nobody can say.
     pub slow: Option<Slow>,
     /// Its labels, as `name=value`: those that the config asks for.
     pub labels: Vec<NameId>,
@@ -187,13 +186,34 @@ pub struct Rates {
     pub preemptions: Option<f32>,
 }
 
+/// How long an engine takes, in milliseconds: fitted to what its pages show that it did.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Tempo {
+    /// For a step, which generates one token for each request that runs.
+    pub step: f32,
+    /// More for each prompt token that is computed in it.
+    pub token: f32,
+}
+
+impl Tempo {
+    /// Both can be divided by.
+    #[must_use]
+    pub fn is_sound(self) -> bool {
+        let usable = |millis: f32| millis.is_normal() && millis > 0.0;
+        usable(self.step) && usable(self.token)
+    }
+
+    /// Seconds for so many steps and prompt tokens.
+    pub(crate) fn seconds(self, steps: f64, tokens: f64) -> f64 {
+        (f64::from(self.step) * steps + f64::from(self.token) * tokens) / 1_000.0
+    }
+}
+
 /// A pod that is slower than usual, as its pages show it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Slow {
     /// So many times.
     pub times: f32,
-    /// Prompt tokens per second that it read meanwhile: part of it may be due to those.
-    pub reads: f32,
     /// Nothing on its pages has moved since: it hangs, or what writes the pages does.
     pub still_since: Option<UnixMillis>,
     /// From then on a request may try whether it still is.
@@ -347,10 +367,8 @@ fn is_sound_pod(pod: &PodRow, names: usize) -> bool {
         && rate(pod.rates.generation_tokens)
         && rate(pod.rates.requests)
         && rate(pod.rates.preemptions)
-        && rate(pod.tempo)
-        && pod
-            .slow
-            .is_none_or(|slow| rate(Some(slow.times)) && rate(Some(slow.reads)))
+        && pod.tempo.is_none_or(Tempo::is_sound)
+        && rate(pod.slow.map(|slow| slow.times))
         && pod.labels.len() <= LABELS_PER_POD_MAX
         && pod.labels.iter().all(known)
         && pod.activity.as_ref().is_none_or(active)

@@ -20,6 +20,7 @@ mod seen;
 mod session;
 mod share;
 mod sizes;
+mod slow;
 mod steering;
 
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! What one scrape alone cannot tell: rates, restarts, frozen and stuck pods, several pods behind one address.
 
 use super::pod::load;
-use super::tempo::Tempo;
+use super::tempo::Watch;
 use crate::limits::{
     FROZEN_AFTER, FROZEN_SCRAPES, RATE_WEIGHT, SEVERAL_QUIET, SEVERAL_RETURNS, STUCK_AFTER, STUCK_SCRAPES,
 };
@@ -14,7 +14,7 @@ use crate::units::Millis;
 pub(super) struct History {
     last: Option<Seen>,
     rates: Rates,
-    pub(super) tempo: Tempo,
+    pub(super) tempo: Watch,
     frozen: Run,
     stuck: Run,
     returns: Returns,
@@ -72,7 +72,7 @@ impl History {
                 gauges: Gauges::of(&row.load),
             }),
             rates: row.rates,
-            tempo: Tempo::of(row),
+            tempo: Watch::of(row),
             frozen: goes_on(Trend::Frozen, FROZEN_SCRAPES),
             stuck: goes_on(Trend::Stuck, STUCK_SCRAPES),
             returns: Returns {
@@ -129,7 +129,7 @@ impl History {
         if trend.is_believed() {
             self.tempo.step(sample, at);
         } else {
-            self.tempo.forget();
+            self.tempo.doubt();
         }
         Step {
             restarted: restarted && !several,

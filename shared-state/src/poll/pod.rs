@@ -127,7 +127,7 @@ impl Pod {
         row.generated = sample.counters.generation_tokens.filter(|tokens| tokens.is_finite());
         row.load = load(&sample);
         row.rates = step.rates;
-        row.tempo = self.history.tempo.usual();
+        row.tempo = self.history.tempo.tempo();
         row.slow = self.history.tempo.slow(now);
         self.changed |= (&self.activity, &self.resident) != (&sample.activity, &sample.resident);
         self.activity = sample.activity;

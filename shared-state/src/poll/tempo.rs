@@ -1,35 +1,32 @@
-//! How fast a pod decodes: tokens per second of a request that runs, usually and now.
+//! How long a pod's engine takes for what its pages show it did, usually and now.
 //!
 //! A pod that becomes slow shows it on its next page, without a request being lost on it, and shows in the same way that
 //! it works again. It is compared with itself: a pod on another GPU is slower from the start, and not at fault.
 //!
 //! ```text
-//!         tokens generated between two pages          before - finished,  at most after   to find it slow
-//! tempo = -----------------------------------,  n =
-//!                    seconds x n                      (before + after) / 2                to find it well, and to learn
+//!  seconds = step x steps + token x prompt tokens computed,   steps = tokens generated / requests that run
 //! ```
-//! Requests that ran all the time are at least so many as the first line says: where others came and went between the
-//! pages, `n` is too small and a slow pod looks better, but none that is well looks slow. What else slows decoding is
-//! the prompts that share its steps: what the pod read of them stands beside the finding, for readers, who know its rate.
+//! holds between two pages between which the engine was never idle. Its two times are fitted to them, older pages
+//! counting less. A pod is slow when it takes many times as long as these say. Of what is not known exactly that is
+//! taken which makes it look better when it is to be found slow: the fewest requests that ran all the time, the most
+//! prompt tokens.
 //!
 //! Deliberately not here: whether all pods became slower together, and what own requests have seen. Readers know.
 
+use crate::clock::Now;
 use crate::limits::{
-    SLOW_CLEARS, SLOW_FROM, SLOW_TRIED_AFTER, SLOW_TRIED_AFTER_MAX, TEMPO_PAGES_MIN, TEMPO_SPAN_MIN, TEMPO_WEIGHT_DOWN,
-    TEMPO_WEIGHT_UP,
+    SLOW_CLEARS, SLOW_FROM, SLOW_TRIED_AFTER, SLOW_TRIED_AFTER_MAX, TEMPO_SPAN_MIN, TEMPO_SPANS, TEMPO_SPANS_MIN,
+    TEMPO_WEIGHT_SLOW, TOKENS_PER_STEP,
 };
 use crate::sample::{Counters, Engine, Sample};
-use crate::table::{self, PodRow};
+use crate::table::{self, PodRow, Tempo};
 use crate::units::{Millis, UnixMillis};
 
 /// One pod's tempo over its pages.
 #[derive(Debug, Default)]
-pub(super) struct Tempo {
+pub(super) struct Watch {
     page: Option<Page>,
-    /// An upper expectile of what was seen: prompts that share the steps only ever make it slower.
-    usual: Option<f64>,
-    /// Spans that taught it.
-    spans: u32,
+    fit: Fit,
     slow: Option<Slow>,
 }
 
@@ -37,12 +34,11 @@ pub(super) struct Tempo {
 #[derive(Clone, Copy, Debug)]
 struct Slow {
     times: f64,
-    /// Prompt tokens per second that it read meanwhile.
-    reads: f64,
     /// Nothing on its pages moved since.
     still_since: Option<Millis>,
-    /// When a request may try it, and how long it was left alone before; unknown after a change of the poller.
+    /// When a request may try it; unknown after a change of the poller.
     again: Option<Millis>,
+    /// How long it is left alone.
     wait: Millis,
 }
 
@@ -76,11 +72,11 @@ struct Span {
     generated: f64,
     /// Requests that ran all the time, at least.
     throughout: f64,
-    /// Those that ran at a time, if they did not come and go meanwhile.
-    mean: f64,
-    /// And if they did, at most.
+    /// Those that ran at a time.
     running: f64,
-    /// Prompt tokens that were computed.
+    /// Prompt tokens that were computed, of requests whose answers began.
+    answered: f64,
+    /// And the most that they can have been with those still under way.
     read: f64,
 }
 
@@ -93,38 +89,102 @@ impl Span {
         };
         let (before, after) = (f64::from(old.loads[0]?), f64::from(new.loads[0]?));
         let finished = grown(|counters| counters.requests)?;
-        let mean = f64::midpoint(before, after);
-        let answered = grown(|counters| counters.prompt_tokens).unwrap_or(0.0)
-            - grown(|counters| counters.cached_prompt_tokens).unwrap_or(0.0);
-        // A prompt is counted when its first token comes; what it takes shows while it is read.
-        let filled = old.kv.zip(new.kv).map_or(0.0, |(old, new)| new - old)
-            * sample.kv_capacity.map_or(0.0, |tokens| tokens.0 as f64);
+        let cached = grown(|counters| counters.cached_prompt_tokens).unwrap_or(0.0);
+        let answered = (grown(|counters| counters.prompt_tokens)? - cached).max(0.0);
+        // A prompt is counted when its first token comes; the memory that it takes shows while it is read, beside that
+        // of the answers that ended.
+        let ended = old.kv? * (finished / before.max(1.0)).min(1.0);
+        let filled = (new.kv? - old.kv? + ended) * sample.kv_capacity?.0 as f64;
         Some(Self {
             seconds: new.at.since(old.at).0 as f64 / 1_000.0,
             generated: grown(|counters| counters.generation_tokens)?,
-            throughout: (before - finished).min(after).max(0.0),
-            mean,
-            // Where more came and went than stayed, as many as there can have been.
-            running: if finished <= mean { mean } else { after + finished },
-            read: answered.max(filled).max(0.0),
+            throughout: (before - finished).min(after),
+            running: f64::midpoint(before, after).max(1.0),
+            answered,
+            read: answered.max(filled),
         })
-    }
-
-    fn tempo(&self, requests: f64) -> Option<f64> {
-        (requests >= 1.0 && self.seconds > 0.0).then(|| self.generated / (self.seconds * requests))
     }
 }
 
-impl Tempo {
+/// Sums of spans, from which the two times are fitted: per second of each, `x` steps and `y` prompt tokens.
+#[derive(Clone, Copy, Debug, Default)]
+struct Fit {
+    /// How many were added.
+    added: u32,
+    /// Their weights.
+    spans: f64,
+    x: f64,
+    y: f64,
+    xx: f64,
+    xy: f64,
+    yy: f64,
+}
+
+impl Fit {
+    fn add(&mut self, x: f64, y: f64, weight: f64) {
+        self.added = self.added.saturating_add(1);
+        let keep = 1.0 - weight / TEMPO_SPANS;
+        let add = |sum: &mut f64, value: f64| *sum = *sum * keep + value * weight;
+        add(&mut self.spans, 1.0);
+        add(&mut self.x, x);
+        add(&mut self.y, y);
+        add(&mut self.xx, x * x);
+        add(&mut self.xy, x * y);
+        add(&mut self.yy, y * y);
+    }
+
+    /// What another poller had found, as if of as many spans as make it count.
+    fn of(tempo: Tempo) -> Self {
+        let (x, y) = (500.0 / f64::from(tempo.step), 500.0 / f64::from(tempo.token));
+        let mut fit = Self::default();
+        for _ in 0..TEMPO_SPANS_MIN {
+            fit.add(2.0 * x, 0.0, 0.5);
+            fit.add(x, y, 0.5);
+        }
+        fit
+    }
+
+    /// Least squares of `1 = step x + token y`, with one span's weight for the proportion that accelerators have: it says
+    /// what spans do not that are all alike.
+    fn tempo(&self) -> Option<Tempo> {
+        if self.added < TEMPO_SPANS_MIN {
+            return None;
+        }
+        // Steps per second, where prompts count by that proportion.
+        let scale = (self.x + self.y / TOKENS_PER_STEP) / self.spans;
+        let square = scale * scale;
+        let (xx, xy, yy) = (
+            self.xx + square,
+            self.xy - square * TOKENS_PER_STEP,
+            self.yy + square * TOKENS_PER_STEP * TOKENS_PER_STEP,
+        );
+        let det = xx * yy - xy * xy;
+        let both = [(self.x * yy - self.y * xy) / det, (self.y * xx - self.x * xy) / det];
+        // Noise can make one of them negative: then the proportion decides.
+        let sum = self.xx + 2.0 * self.xy / TOKENS_PER_STEP + self.yy / (TOKENS_PER_STEP * TOKENS_PER_STEP);
+        let step = (self.x + self.y / TOKENS_PER_STEP) / sum;
+        let usable = |time: &f64| time.is_finite() && *time > 0.0;
+        let [step, token] = if both.iter().all(usable) {
+            both
+        } else {
+            [step, step / TOKENS_PER_STEP]
+        };
+        let tempo = Tempo {
+            step: (step * 1_000.0) as f32,
+            token: (token * 1_000.0) as f32,
+        };
+        tempo.is_sound().then_some(tempo)
+    }
+}
+
+impl Watch {
     /// Goes on from the row that another poller published.
     pub(super) fn of(row: &PodRow) -> Self {
         Self {
             page: None,
-            usual: row.tempo.map(f64::from),
-            spans: if row.tempo.is_some() { TEMPO_PAGES_MIN } else { 0 },
+            fit: row.tempo.map(Fit::of).unwrap_or_default(),
             slow: row.slow.map(|slow| Slow {
                 times: slow.times.into(),
-                reads: slow.reads.into(),
                 still_since: None,
                 again: None,
                 wait: SLOW_TRIED_AFTER,
@@ -146,16 +206,13 @@ impl Tempo {
             self.page = Some(new);
             return;
         };
-        let passed = at.since(old.at);
-        if passed < TEMPO_SPAN_MIN {
+        if at.since(old.at) < TEMPO_SPAN_MIN {
             return;
         }
         let span = Span::between(&old, &new, sample);
-        if old.is_like(&new) {
+        if let Some(span) = span.filter(|span| span.throughout >= 1.0 && old.is_like(&new)) {
             // It counts from the page that moved last.
-            if let Some(span) = span.filter(|span| span.throughout >= 1.0) {
-                self.stands_still(&span, old.at, at);
-            }
+            self.stands_still(&span, old.at, at);
             return;
         }
         self.page = Some(new);
@@ -164,65 +221,63 @@ impl Tempo {
         }
     }
 
-    /// What it shows is not to be believed.
-    pub(super) fn forget(&mut self) {
-        *self = Self::default();
+    /// What the pages show now is not to be believed.
+    pub(super) fn doubt(&mut self) {
+        (self.page, self.slow) = (None, None);
     }
 
-    /// Tokens per second of a request that runs, once enough was seen.
-    pub(super) fn usual(&self) -> Option<f32> {
-        let usual = self.usual.filter(|_| self.spans >= TEMPO_PAGES_MIN)? as f32;
-        (usual.is_finite() && usual > 0.0).then_some(usual)
+    /// How long it usually takes, once enough was seen.
+    pub(super) fn tempo(&self) -> Option<Tempo> {
+        self.fit.tempo()
     }
 
     /// What readers are told. `now` is the time of the last page on both clocks.
-    pub(super) fn slow(&self, now: crate::clock::Now) -> Option<table::Slow> {
+    pub(super) fn slow(&self, now: Now) -> Option<table::Slow> {
         let slow = self.slow?;
         let ago = |at: Millis| UnixMillis(now.wall.0.saturating_sub(now.steady.since(at).0));
         Some(table::Slow {
             times: slow.times as f32,
-            reads: slow.reads as f32,
             still_since: slow.still_since.map(ago),
             again: now.wall + slow.again.unwrap_or(now.steady).since(now.steady),
         })
     }
 
     fn stands_still(&mut self, span: &Span, since: Millis, at: Millis) {
-        // One token of each may be just about to come.
-        let times = self.usual().map_or(1.0, |usual| f64::from(usual) * span.seconds);
-        if times >= SLOW_FROM {
-            self.condemn(times, 0.0, Some(since), at);
+        if let Some(tempo) = self.tempo() {
+            // A step may be just about to end.
+            self.found(span.seconds / tempo.seconds(1.0, 0.0), Some(since), at);
         }
     }
 
     fn moved(&mut self, span: &Span, at: Millis) {
-        if let (Some(usual), Some(worst)) = (self.usual(), span.tempo(span.throughout)) {
-            // Less than one token of each is still one step.
-            let times = f64::from(usual) / worst.max(1.0 / span.seconds / span.throughout);
-            if times >= SLOW_FROM {
-                self.condemn(times, span.read / span.seconds, None, at);
+        let tempo = self.tempo();
+        let was = self.slow.is_some();
+        if let Some(tempo) = tempo {
+            if span.throughout >= 1.0 {
+                let steps = (span.generated / span.throughout).max(1.0);
+                self.found(span.seconds / tempo.seconds(steps, span.read), None, at);
+            }
+            let done = tempo.seconds(span.generated / span.running, span.answered);
+            if span.seconds < SLOW_CLEARS * done {
+                self.slow = None;
             }
         }
-        if let (Some(usual), Some(best)) = (self.usual(), span.tempo(span.mean.max(1.0)))
-            && f64::from(usual) < best * SLOW_CLEARS
-        {
-            self.slow = None;
-        }
-        let Some(seen) = span.tempo(span.running).filter(|tempo| *tempo > 0.0) else {
-            return;
-        };
-        self.usual = Some(self.usual.map_or(seen, |usual| {
-            let weight = if seen > usual {
-                TEMPO_WEIGHT_UP
+        if span.throughout >= 1.0 && span.generated > 0.0 {
+            let weight = if was || self.slow.is_some() {
+                TEMPO_WEIGHT_SLOW
             } else {
-                TEMPO_WEIGHT_DOWN
+                1.0
             };
-            usual + weight * (seen - usual)
-        }));
-        self.spans = self.spans.saturating_add(1);
+            let (steps, read) = (span.generated / span.running, span.answered);
+            self.fit.add(steps / span.seconds, read / span.seconds, weight);
+        }
     }
 
-    fn condemn(&mut self, times: f64, reads: f64, still_since: Option<Millis>, at: Millis) {
+    /// It took so many times longer than usual.
+    fn found(&mut self, times: f64, still_since: Option<Millis>, at: Millis) {
+        if times < SLOW_FROM || !times.is_finite() {
+            return;
+        }
         let wait = match self.slow {
             None => SLOW_TRIED_AFTER,
             // It was left alone and tried, and is slow still.
@@ -234,11 +289,13 @@ impl Tempo {
             Some(slow) => slow.wait,
         };
         self.slow = Some(Slow {
-            times: times.min(f64::from(f32::MAX)),
-            reads,
+            times,
             still_since,
             again: Some(at + wait),
             wait,
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

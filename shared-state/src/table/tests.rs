@@ -9,9 +9,13 @@ fn row(text: &str) -> PodRow {
     PodRow::unread(text.parse().unwrap(), UnixMillis(300))
 }
 
+const TEMPO: Tempo = Tempo {
+    step: 10.0,
+    token: 0.03,
+};
+
 const SLOW: Slow = Slow {
     times: 5.0,
-    reads: 0.0,
     still_since: Some(UnixMillis(940)),
     again: UnixMillis(2_000),
 };
@@ -46,7 +50,7 @@ fn full() -> Table {
                     requests: Some(1.5),
                     ..Rates::default()
                 },
-                tempo: Some(90.0),
+                tempo: Some(TEMPO),
                 slow: Some(SLOW),
                 activity: Some(ActiveAdapters {
                     running: vec![NameId(1)],
@@ -216,9 +220,15 @@ fn a_rate_that_is_no_rate_is_refused() {
         check(false, |t| t.pods[0].rates.generation_tokens = Some(rate));
         check(false, |t| t.pods[0].rates.requests = Some(rate));
         check(false, |t| t.pods[0].rates.preemptions = Some(rate));
-        check(false, |t| t.pods[0].tempo = Some(rate));
         check(false, |t| t.pods[0].slow = Some(Slow { times: rate, ..SLOW }));
-        check(false, |t| t.pods[0].slow = Some(Slow { reads: rate, ..SLOW }));
+    }
+}
+
+#[test]
+fn a_tempo_that_nothing_can_be_divided_by_is_refused() {
+    for millis in [0.0, -0.1, 1e-40, f32::NAN, f32::INFINITY] {
+        check(false, |t| t.pods[0].tempo = Some(Tempo { step: millis, ..TEMPO }));
+        check(false, |t| t.pods[0].tempo = Some(Tempo { token: millis, ..TEMPO }));
     }
 }
 

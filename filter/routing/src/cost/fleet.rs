@@ -21,6 +21,12 @@ impl Mean {
         self.weight += weight;
     }
 
+    /// The mean of the others, of one that was added with weight 1.
+    fn without(self, value: f64) -> Option<f64> {
+        let (sum, weight) = (self.sum - value, self.weight - 1.0);
+        Self { sum, weight }.get()
+    }
+
     fn get(self) -> Option<f64> {
         (self.weight > 0.0).then(|| self.sum / self.weight)
     }
@@ -47,8 +53,8 @@ pub struct Fleet {
     /// Milliseconds per token of an answer, usually: over the pods, and at the fastest.
     step: Mean,
     step_best: Option<f64>,
-    /// Learned rate x that time, of the pods where both are known.
-    per_step: Mean,
+    /// Learned rate x milliseconds per prompt token by the tempo, of the pods where both are known.
+    per_token: Mean,
     /// The part of their usual tempo that the pods have.
     keep: Mean,
 }
@@ -72,7 +78,7 @@ impl Fleet {
             max_lora: None,
             step: mean,
             step_best: None,
-            per_step: mean,
+            per_token: mean,
             keep: mean,
         }
     }
@@ -102,8 +108,8 @@ impl Fleet {
         if let Some(step) = step(pod) {
             self.step.add(step, 1.0);
             self.step_best = Some(self.step_best.map_or(step, |best| best.min(step)));
-            if let Some(rate) = usable(pod.rate) {
-                self.per_step.add(rate * step, 1.0);
+            if let (Some(rate), Some(tempo)) = (usable(pod.rate), pod.row.tempo) {
+                self.per_token.add(rate * f64::from(tempo.token), 1.0);
             }
             self.keep.add(self.kept(pod), 1.0);
         }
@@ -156,8 +162,9 @@ impl Fleet {
     /// rate counts unless the pod's is clearly another one. A pod whose load is unknown gets no
     /// credit for being fast. Of one that nothing was learned of, its tempo tells.
     pub(super) fn rate(&self, pod: &PodFacts<'_>, stage: Stage) -> f64 {
+        // In the measure of what was learned of others: proxies that do not talk see each other's queues as slowness.
         let by_tempo = || {
-            let rate = self.per_step.get()? / step(pod)?;
+            let rate = self.per_token.get()? / f64::from(pod.row.tempo?.token);
             let times = rate / self.rate;
             (times.max(1.0 / times) > TEMPO_DIFFERS).then_some(rate)
         };
@@ -168,26 +175,26 @@ impl Fleet {
         most(usual / self.slowness(pod), RATE_MIN)
     }
 
-    /// How many times slower a pod is than usual, as far as the whole pool is not.
+    /// How many times slower a pod is than usual, as far as the others are not.
     pub(super) fn slowness(&self, pod: &PodFacts<'_>) -> f64 {
         if pod.slow.is_none() {
             return 1.0;
         }
-        let times = self.keep.get().unwrap_or(1.0) / self.kept(pod);
+        let kept = self.kept(pod);
+        let times = self.keep.without(kept).unwrap_or(1.0) / kept;
         if times >= SLOW_COUNTS { times.min(SLOW_MAX) } else { 1.0 }
     }
 
-    /// The part of a pod's usual tempo that it has, or what it read meanwhile explains.
+    /// The part of a pod's usual tempo that it has.
     fn kept(&self, pod: &PodFacts<'_>) -> f64 {
         let Some(slow) = pod.slow else { return 1.0 };
-        let rate = usable(pod.rate).unwrap_or(self.rate);
         let times = f64::from(slow.times).max(1.0);
-        let read = match (slow.still_since, step(pod)) {
-            // One long step moves nothing either: what this proxy sent there may be in it.
-            (Some(_), Some(step)) => pod.own.unanswered_tokens.0 as f64 / rate / (step * times),
-            _ => f64::from(slow.reads) / 1_000.0 / rate,
-        };
-        (1.0 / times + read).clamp(1.0 / SLOW_MAX, 1.0)
+        // One long step moves nothing either: what this proxy sent there may be in it.
+        let read = slow.still_since.and_then(|_| {
+            let rate = usable(pod.rate).unwrap_or(self.rate);
+            Some(pod.own.unanswered_tokens.0 as f64 / rate / (step(pod)? * times))
+        });
+        (1.0 / times + read.unwrap_or(0.0)).clamp(1.0 / SLOW_MAX, 1.0)
     }
 
     /// Milliseconds per token of an answer at a pod and at the best one; `None` where they are not clearly apart. A pod
@@ -227,7 +234,7 @@ fn blend(read: Option<f64>, mean: Mean, weight: f64) -> Option<f64> {
 
 /// Milliseconds per token of an answer, usually.
 fn step(pod: &PodFacts<'_>) -> Option<f64> {
-    usable(pod.row.tempo.map(f64::from)).map(|tempo| 1_000.0 / tempo)
+    pod.row.tempo.map(|tempo| f64::from(tempo.step))
 }
 
 /// A rate that can be divided by.

@@ -1,3 +1,4 @@
+use berth_shared_state::table::{Slow, Tempo};
 use berth_shared_state::units::Millis;
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -270,6 +271,111 @@ fn a_new_pod_costs_ten_times_as_much_and_less_every_second() {
     check(10_000, 2.0);
     check(20_000, 1.0);
     check(3_600_000, 1.0);
+}
+
+/// A pod that usually takes 10 ms for a step, and is so many times slower now.
+fn slowed(times: f32, bend: impl Fn(&mut Pod)) -> Pod {
+    bent(|pod| {
+        pod.row.tempo = Some(tempo(10.0));
+        pod.slow = (times > 1.0).then_some(Slow {
+            times,
+            still_since: None,
+            again: NOW,
+        });
+        bend(pod);
+    })
+}
+
+/// A step of so many milliseconds, in the time of which 80 prompt tokens are computed.
+const fn tempo(step: f32) -> Tempo {
+    Tempo {
+        step,
+        token: step / 80.0,
+    }
+}
+
+/// Prefill of the first pod beside one that has its usual tempo: 100 ms where it is not slow.
+#[track_caller]
+fn check_slow(pod: Pod, prefill: f64) {
+    near(priced(vec![pod, slowed(1.0, |_| {})]).prefill, prefill);
+}
+
+#[test]
+fn a_slow_pod_reads_prompts_as_much_slower() {
+    let slow = |times| slowed(times, |_| {});
+    check_slow(slow(1.0), 100.0);
+    check_slow(slow(2.9), 100.0);
+    check_slow(slow(3.1), 310.0);
+    check_slow(slow(10.0), 1_000.0);
+    check_slow(slow(f32::MAX), 10_000.0);
+    // It was a slow one before: 0.8 tokens per ms, and a tenth of that.
+    check_slow(slowed(10.0, |pod| pod.rate = Some(0.8)), 10_000.0);
+}
+
+#[test]
+fn a_pool_that_is_slow_altogether_has_no_slow_pod() {
+    let slow = |times| slowed(times, |_| {});
+    near(priced(vec![slow(10.0), slow(10.0), slow(10.0)]).prefill, 100.0);
+    // The others keep a fifth, it a hundredth.
+    near(priced(vec![slow(100.0), slow(5.0), slow(5.0)]).prefill, 2_000.0);
+    // Where no other tells, it is the only one.
+    near(priced(vec![slow(10.0), idle(1)]).prefill, 1_000.0);
+}
+
+#[test]
+fn a_page_that_stands_still_may_be_one_long_step() {
+    let still = |tokens| {
+        slowed(100.0, |pod| {
+            pod.slow.as_mut().unwrap().still_since = Some(ago(1_000));
+            pod.unanswered(1, tokens);
+        })
+    };
+    // A hundred steps of 10 ms. This proxy sent work for so much of it.
+    check_slow(still(0), 10_000.0);
+    check_slow(still(320), 2_000.0);
+    check_slow(still(4_000), 100.0);
+}
+
+#[test]
+fn an_answer_that_takes_longer_elsewhere_costs_a_tenth_of_that() {
+    #[track_caller]
+    fn check(step: Option<f32>, times: f32, answer: f64, harm: f64) {
+        let pod = slowed(times, |pod| {
+            pod.row.tempo = step.map(tempo);
+            pod.load(5, 0, 0.0);
+        });
+        let terms = priced(vec![pod, slowed(1.0, |_| {})]);
+        near(terms.answer, answer);
+        near(terms.harm, 0.1 * terms.prefill * 5.0 + harm);
+    }
+    check(Some(10.0), 1.0, 0.0, 10.0);
+    check(None, 1.0, 0.0, 10.0);
+    check(Some(29.0), 1.0, 0.0, 10.0);
+    // 200 tokens, 40 ms more each; and each of the five others waits so much longer for one sequence more.
+    check(Some(50.0), 1.0, 800.0, 50.0);
+    check(Some(10.0), 5.0, 800.0, 50.0);
+}
+
+#[test]
+fn the_tempo_stands_in_for_a_rate_that_nobody_learned() {
+    #[track_caller]
+    fn check(step: f32, rate: Option<f64>, other: Option<f64>, prefill: f64) {
+        let pod = slowed(1.0, |pod| (pod.row.tempo, pod.rate) = (Some(tempo(step)), rate));
+        let other = slowed(1.0, |pod| pod.rate = other);
+        near(priced(vec![pod, other]).prefill, prefill);
+    }
+    // Of the other, with a step of 10 ms, 8 tokens per ms were learned, as configured for all.
+    let eight = Some(8.0);
+    check(10.0, None, eight, 100.0);
+    check(50.0, None, eight, 500.0);
+    check(2.0, None, eight, 20.0);
+    check(50.0, Some(4.0), eight, 200.0);
+    // Less than three times another: it is the pool's.
+    check(29.0, None, eight, 100.0);
+    check(4.0, None, eight, 100.0);
+    // In the measure of what was learned: half of the rate, and 1.55 times the step.
+    check(15.5, None, Some(4.0), 310.0);
+    check(50.0, None, None, 100.0);
 }
 
 #[test]

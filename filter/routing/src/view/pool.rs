@@ -1,20 +1,20 @@
 //! One pool in a view: the copy of its table, and its ledger.
 
 use berth_shared_state::config::{Caps, Pool};
-use berth_shared_state::limits::{AVOID_MAX, SLOW_TRIED_AFTER_MAX, TABLE_BYTES_PER_MILLI, VIEW_MAX_AGE};
+use berth_shared_state::limits::{AVOID_MAX, TABLE_BYTES_PER_MILLI, VIEW_MAX_AGE};
 use berth_shared_state::names::Keys;
 use berth_shared_state::pod::{PodAddress, PodKey};
 use berth_shared_state::sealed::{HEADER_BYTES, SealError};
 use berth_shared_state::snapshot::{Ages, Snapshot};
 use berth_shared_state::store::{SharedData, StoreError};
-use berth_shared_state::table::{self, PodRow, Slow, Table};
+use berth_shared_state::table::{self, PodRow, Table};
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use fastrand::Rng;
 
 use crate::cookie::Sealer;
 use crate::cost::HOME_SHARE;
 use crate::decision::{Ask, Drawn, Field, Part, PodFacts, PoolFacts, Wish, at_cap};
-use crate::ledger::{LedgerView, OwnLoad, PodFact};
+use crate::ledger::{LedgerView, PodFact};
 use crate::limits::{DRAW_ABOVE, FIELD_MAX_AGE};
 use crate::prefix::{Beginning, Beginnings, Chains, Found, Written, seed};
 use crate::view::Request;
@@ -22,6 +22,7 @@ use crate::view::prefix::{self, PrefixView};
 use crate::view::seen::Seen;
 use crate::view::share::Share;
 use crate::view::sizes::Sizes;
+use crate::view::slow::slow;
 
 /// Why a table is not current. The last good copy stays, and ages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -257,9 +258,10 @@ impl PoolView {
     fn pod<'a>(&'a self, ages: Ages, place: usize, row: &'a PodRow, key: PodKey, now: UnixMillis) -> PodFacts<'a> {
         let known = self.ledger.ledger().at(key);
         let own = known.own(row.gauges_at());
+        let freshness = ages.freshness(row, now);
         PodFacts {
             row,
-            freshness: ages.freshness(row, now),
+            freshness,
             own,
             filled: known.filled(),
             sent_at: known.sent_at(),
@@ -268,7 +270,7 @@ impl PoolView {
             session: false,
             claimed: 0.0,
             rate: known.rate(),
-            slow: slow(row, &own, known.heard(), now),
+            slow: slow(row, freshness, &own, known.heard(), now),
             // Further ahead than any avoidance lasts: from before the clock stepped back.
             avoided_until: known.avoided_until().filter(|until| until.since(now) <= AVOID_MAX),
             adapters_in_use: known.adapters_in_use(),
@@ -333,17 +335,6 @@ impl PoolView {
             repeated: self.beginnings.repeated(),
         }
     }
-}
-
-/// What pages say of a slow pod, unless it is time that somebody tries it, which one does at a time; or they stand still while
-/// it answered a request that was sent since.
-fn slow(row: &PodRow, own: &OwnLoad, heard: UnixMillis, now: UnixMillis) -> Option<Slow> {
-    let idle =
-        own.in_flight() == 0 && row.load.running == Some(0) && row.load.waiting.is_none_or(|waiting| waiting == 0);
-    // Further ahead than anybody is left alone: from before the clock stepped back.
-    let tried = |slow: &Slow| idle && (slow.again <= now || slow.again.since(now) > SLOW_TRIED_AFTER_MAX);
-    let lied = |slow: &Slow| slow.still_since.is_some_and(|since| heard > since);
-    row.slow.filter(|slow| !tried(slow) && !lied(slow))
 }
 
 /// The pod at a place of the table, if it was drawn.

@@ -112,10 +112,9 @@ fn the_largest_rows_without_lists_fit() {
             requests: rate,
             preemptions: rate,
         };
-        row.tempo = rate;
+        row.tempo = Some(table::Tempo { step: 1.0, token: 1.0 });
         row.slow = Some(table::Slow {
             times: 1.0,
-            reads: 1.0,
             still_since: row.scraped_at,
             again: UnixMillis(u64::MAX),
         });
