@@ -17,10 +17,14 @@ const NEED: Need = Need {
 
 /// Terms of the first pod.
 fn priced(pods: Vec<Pod>) -> Terms {
+    priced_with(pods, &PoolFacts::default())
+}
+
+fn priced_with(pods: Vec<Pod>, known: &PoolFacts) -> Terms {
     let world = World { pods, ..World::of(0) };
     let snapshot = world.snapshot();
     let facts = world.facts(&snapshot);
-    let mut fleet = Fleet::new(&PoolFacts::default(), 8_000);
+    let mut fleet = Fleet::new(known, 8_000);
     for pod in &facts {
         fleet.add(pod, Stage::of(pod));
     }
@@ -92,9 +96,18 @@ fn queued_requests_of_others_have_the_size_that_the_counters_show() {
         pod.load(0, 14, 0.0).unanswered(1, 800);
         pod.row.rates.prompt_tokens = Some(6_000.0);
         pod.row.rates.cached_prompt_tokens = Some(2_000.0);
-        pod.row.rates.requests = Some(10.0);
+        // What ended says nothing: while load grows, ten times as many began.
+        pod.row.rates.requests = Some(1.0);
     });
-    near(priced(vec![pod]).queue, 800.0 / 8.0 + 14.0 * 400.0 / 8.0 - 500.0);
+    let known = PoolFacts {
+        prompt: Some(600.0),
+        ..PoolFacts::default()
+    };
+    // A third of 600 tokens is cached.
+    near(
+        priced_with(vec![pod], &known).queue,
+        800.0 / 8.0 + 14.0 * 400.0 / 8.0 - 500.0,
+    );
 }
 
 #[test]

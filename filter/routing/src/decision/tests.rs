@@ -338,7 +338,16 @@ fn own_work_in_flight_keeps_a_herd_apart() {
 }
 
 #[test]
-fn equal_pods_share_by_lot() {
+fn equal_pods_take_turns() {
+    let mut world = World::of(5);
+    for (pod, at) in world.pods.iter_mut().zip([40, 10, 30, 50, 20]) {
+        pod.sent_at = ago(at);
+    }
+    assert_eq!(endpoints(&world.always(ASK, 3)), [3, 0, 2]);
+}
+
+#[test]
+fn equal_pods_that_were_sent_nothing_share_by_lot() {
     let tally = World::of(5).tally(ASK, 1_000);
     // Mean 200, standard deviation 12.6.
     assert!(tally.iter().all(|count| (140..=260).contains(count)), "{tally:?}");

@@ -898,7 +898,7 @@ fn the_bytes_are_pinned() {
         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,        // incarnation 0, rate 0.0, no samples, never observed,
         0,                                      // never heard
         1, 9, 100,                              // one adapter, sent at 100
-        0, 0, 0, 0, 0, 0,                       // no tokens sent, no strikes, charged at 0, closed, no probe, no error
+        0, 0, 0, 0, 0, 0, 0,                    // no tokens sent, never, no strikes, charged at 0, closed, no probe, no error
         27,                                     // one record: 27 bytes
         200, 0, 0, 0, 0, 0, 0, 0,               // the last thing was at 200
         0, 1, 1, 0, 0, 100, 0, 0,               // slot 0, generating, 1 request, sent 100 before,

@@ -208,6 +208,22 @@ mod tests {
     }
 
     #[test]
+    fn a_prompt_is_as_long_as_the_pods_count_also_before_the_first_requests_end() {
+        assert_eq!(seen(4).prompt(), None);
+        assert_eq!(seen(5).prompt(), Some(600.0));
+        // Prompts of 600 tokens begin, ten a second, and none ends.
+        let mut sizes = Sizes::default();
+        for second in 1..=20_u32 {
+            let mut row = row(u64::from(second) * 1_000);
+            row.rates.requests = Some(0.0);
+            row.load.running = Some(10 * second);
+            sizes.add([row].iter(), Millis(1_000), UnixMillis(u64::from(second) * 1_000));
+        }
+        // 20 seconds are counted, and 19 steps of the gauge.
+        assert_eq!(sizes.prompt(), Some(600.0 * 20.0 / 19.0));
+    }
+
+    #[test]
     fn a_scrape_counts_once_and_only_of_a_pod_that_is_believed() {
         let mut sizes = Sizes::default();
         for _ in 0..100 {

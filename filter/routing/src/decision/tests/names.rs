@@ -178,9 +178,47 @@ fn proxies_that_do_not_talk_agree_on_a_home_for_a_cold_adapter() {
     world.pods[home].resident(&[]);
     let decision = world.decide(ask_for("sql"));
     assert!((cost_of(&decision, home).terms.adapter - 20_000.0).abs() < 1e-6);
-    // Elsewhere it would be one more copy: 20 s x (1 + 5 x 0.9).
-    let other = usize::from(home == 0);
-    assert!((cost_of(&decision, other).terms.adapter - 110_000.0).abs() < 1e-6);
+    // At the second home it costs what it takes, elsewhere it would be one more copy: 20 s x (1 + 5 x 0.9).
+    let mut costs: Vec<f64> = (0..6)
+        .filter(|pod| *pod != home)
+        .map(|pod| cost_of(&decision, pod).terms.adapter.round())
+        .collect();
+    costs.sort_by(f64::total_cmp);
+    assert_eq!(costs, [20_000.0, 110_000.0, 110_000.0, 110_000.0, 110_000.0]);
+}
+
+#[test]
+fn proxies_that_find_the_home_of_an_adapter_full_agree_on_a_second() {
+    let mut world = World::of(6);
+    world.elsewhere = 0.75;
+    for pod in &mut world.pods {
+        pod.lists(SQL).active(&[], 1).load(4, 0, 0.1);
+    }
+    let home = first(&world.decide(ask_for("sql")));
+    let second = endpoints(&world.decide(ask_for("sql")))[1];
+    // One slot, and a request of ours has it: an adapter more waits for longer than a load takes.
+    world.pool.adapters.cold_load = Millis(2_000);
+    world.pods[home].in_use = vec![InUse::of(adapter_key("fr"))];
+    world.always(ask_for("sql"), second);
+}
+
+#[test]
+fn of_two_pods_that_have_an_adapter_all_take_the_same_so_that_a_slot_is_free() {
+    let mut world = World::of(6);
+    for pod in &mut world.pods {
+        pod.lists(SQL).lists(FR);
+    }
+    for pod in [1, 4] {
+        world.pods[pod].active(&[SQL, FR], 4);
+    }
+    let [sql, fr] = ["sql", "fr"].map(|name| first(&world.decide(ask_for(name))));
+    assert!([1, 4].contains(&sql) && [1, 4].contains(&fr));
+    world.always(ask_for("sql"), sql);
+    world.always(ask_for("fr"), fr);
+    // In use is warmer than in memory, whoever bids more.
+    let other = 5 - sql;
+    world.pods[sql].active(&[FR], 4).resident(&[(SQL, Level::Gpu)]);
+    world.always(ask_for("sql"), other);
 }
 
 #[test]

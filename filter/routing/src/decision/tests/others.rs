@@ -78,6 +78,27 @@ fn as_far_as_others_send_the_home_holds_the_prefix_and_other_pods_would_be_one_c
 }
 
 #[test]
+fn a_request_that_others_may_have_sent_unseen_makes_no_difference_and_a_cached_prefix_does() {
+    let mut world = World::of(2);
+    // Four run: 48 ms. The other was sent something a moment ago, which is over.
+    world.pods[0].load(4, 0, 0.0);
+    world.pods[1].sent_at = ago(10);
+    world.always(ASK, 1);
+    // Half of the load is others': 0.5 x 1.5 requests of 100 ms, which harm one of 100 ms, are 150 ms.
+    world.elsewhere = 0.5;
+    world.always(ASK, 0);
+    // 12 run: 144 ms. 13 run: 156 ms, which is more, with the 5 ms that say nothing anyhow.
+    world.pods[0].load(12, 0, 0.0);
+    world.always(ASK, 0);
+    world.pods[0].load(13, 0, 0.0);
+    world.always(ASK, 1);
+    // What is cached is certain, and so is who is slow: the other has 50 ms less to compute.
+    world.pods[0].load(4, 0, 0.0);
+    world.pods[1].cached = 0.5;
+    world.always(ASK, 1);
+}
+
+#[test]
 fn a_popular_beginning_has_as_many_homes_as_its_share_needs() {
     let mut world = caching(8, 0.5);
     for pod in &mut world.pods {

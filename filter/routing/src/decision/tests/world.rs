@@ -27,6 +27,7 @@ const NAMES: [&str; 7] = ["llama", "sql", "fr", "role=decode", "role=prefill", "
 pub struct Pod {
     pub row: PodRow,
     pub own: OwnLoad,
+    pub sent_at: UnixMillis,
     pub cached: f64,
     pub claimed: f64,
     pub session: bool,
@@ -109,6 +110,7 @@ pub fn idle(index: usize) -> Pod {
         own: OwnLoad::default(),
         cached: 0.0,
         session: false,
+        sent_at: UnixMillis(0),
         claimed: 0.0,
         rate: None,
         slow: None,
@@ -261,9 +263,8 @@ impl World {
             pods: &self.facts(&snapshot),
             drawn: None,
             facts: PoolFacts {
-                rate: None,
                 elsewhere: self.elsewhere,
-                repeated: 0.0,
+                ..PoolFacts::default()
             },
             ask,
             subset: self.subset.as_deref(),
