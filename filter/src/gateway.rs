@@ -21,11 +21,13 @@ use berth_shared_state::unpolled::Unpolled;
 use berth_shared_state_glue::host::{self, HostStore};
 use berth_shared_state_glue::poller::{Part, PollerRoot, parse, seed};
 use berth_shared_state_glue::stats::Stats;
-use berth_shared_state_glue::vm::{self, Resume};
+use berth_shared_state_glue::vm::Resume;
 use hashbrown::HashMap;
 
 use crate::known::{BODY_UNREADABLE, MODELS_ANSWERED, NO_BODY_HOLD, OBJECTIVES_UNKNOWN, known};
 use crate::stream::Stream;
+
+mod waiting;
 
 /// One root context of the filter.
 pub struct Gateway {
@@ -234,59 +236,6 @@ impl Gateway {
         self.stats.count(&stat, 1);
         if let Some(waited) = decision.why.waited {
             self.stats.observe(&names::pool_stat(pool, "waited_ms"), waited.0);
-        }
-    }
-
-    /// Lets go who may go now of those who wait: for one pool, or for all. Not while a callback of a stream is to be
-    /// answered: an answer to another stream would stop that one.
-    pub fn release(&mut self, pool: Option<usize>, streams: &mut HashMap<u32, Stream>) -> Vec<Resume> {
-        if !self.view.anybody_waits() {
-            return Vec::new();
-        }
-        let gone = match pool {
-            Some(pool) => self.view.release_pool(&*self.store, pool, host::now()),
-            None => self.view.release(&*self.store, host::now()),
-        };
-        let mut resumed = Vec::new();
-        for (id, decision) in gone {
-            self.count(&decision);
-            if decision.refresh_models {
-                self.ask_for_models(&decision.why.pool);
-            }
-            let id = u32::try_from(id).unwrap_or_default();
-            let stream = streams.get_mut(&id).filter(|_| host::set_context(id).is_ok());
-            match stream.map(|stream| stream.go(self, &decision)) {
-                Some(vm::Action::Continue) => resumed.push(Resume(id)),
-                Some(vm::Action::Pause) => {}
-                // It vanished without a word.
-                None => self.ended(id, Outcome::Abandoned),
-            }
-        }
-        resumed
-    }
-
-    /// Says what waits, at all workers. Who has said so goes on until nothing does; a worker that knows of nobody reads
-    /// nothing.
-    fn show_waiting(&mut self) {
-        let here = self.view.anybody_waits();
-        if !here && !self.showed_waiting {
-            return;
-        }
-        self.view.refresh_waiting(&*self.store, host::now());
-        self.showed_waiting = here;
-        for (index, pool) in self.config.pools.iter().enumerate() {
-            let waiting = self.view.waiting(index);
-            self.showed_waiting |= !waiting.is_empty();
-            for priority in admission::priorities(&self.config.admission) {
-                let band = waiting
-                    .iter()
-                    .find(|band| band.priority == priority)
-                    .copied()
-                    .unwrap_or_default();
-                let stat = |what: &str| admission::stat(&pool.name, priority, what);
-                self.stats.gauge(&stat("waiting"), band.requests.into());
-                self.stats.gauge(&stat("waiting_tokens"), band.tokens.0);
-            }
         }
     }
 

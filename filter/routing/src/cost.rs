@@ -40,10 +40,12 @@ use crate::decision::PodFacts;
 
 mod adapter;
 mod fleet;
+mod numbers;
 mod room;
 mod since;
 pub use adapter::{Slots, Tier, adapter};
 pub use fleet::Fleet;
+pub(crate) use numbers::{least, most};
 pub use room::{Patience, Room, room};
 pub use since::Since;
 
@@ -246,18 +248,6 @@ pub(crate) fn whole<S: Serializer>(millis: &f64, serializer: S) -> Result<S::Ok,
 
 fn negligible(millis: &f64) -> bool {
     *millis < 0.5
-}
-
-/// The larger of two numbers; the second is one. [`f64::max`] asks more of what is none, and is a function of its own in wasm.
-#[must_use]
-pub(crate) const fn most(a: f64, b: f64) -> f64 {
-    if a > b { a } else { b }
-}
-
-/// The smaller of two numbers; the second is one.
-#[must_use]
-pub(crate) const fn least(a: f64, b: f64) -> f64 {
-    if a < b { a } else { b }
 }
 
 /// What a request takes of a pod.

@@ -4,14 +4,14 @@
 #![allow(unsafe_code)]
 
 use core::fmt;
-use core::ptr::{NonNull, null_mut};
-use std::alloc::{Layout, alloc, handle_alloc_error};
+use core::ptr::null_mut;
 
 use berth_shared_state::dialect::{Dialect, Probe};
 use berth_shared_state::store::{Cas, SharedData, StoreError, Stored};
 use berth_shared_state::units::{Millis, UnixMillis};
 
 use crate::abi;
+use crate::memory::adopt;
 
 /// A Proxy-Wasm status other than OK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,35 +74,8 @@ pub enum MetricKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metric(u32);
 
-const fn done(status: u32) -> HostResult<()> {
+pub(crate) const fn done(status: u32) -> HostResult<()> {
     if status == 0 { Ok(()) } else { Err(HostError(status)) }
-}
-
-/// Room for bytes that the host is about to place in this VM. It writes all of them before it says where they are, so they are
-/// not zeroed: the table of a large pool would be written twice each time it is read.
-#[must_use]
-pub fn allocate(size: usize) -> *mut u8 {
-    match Layout::array::<u8>(size) {
-        Ok(layout) if size > 0 => {
-            // SAFETY: the layout has a size.
-            let data = unsafe { alloc(layout) };
-            if data.is_null() {
-                handle_alloc_error(layout);
-            }
-            data
-        }
-        _ => NonNull::dangling().as_ptr(),
-    }
-}
-
-/// Takes over bytes that the host placed in this VM with `proxy_on_memory_allocate`.
-fn adopt(status: u32, data: *mut u8, size: usize) -> HostResult<Vec<u8>> {
-    done(status)?;
-    if data.is_null() || size == 0 {
-        return Ok(Vec::new());
-    }
-    // SAFETY: the host got `data` from our allocator with exactly this size, and gives it away.
-    Ok(unsafe { Vec::from_raw_parts(data, size, size) })
 }
 
 /// Writes a line to the host's log. Levels as in the ABI: 1 debug, 2 info, 3 warn, 4 error.

@@ -8,6 +8,7 @@
 //! do not expect. DESIGN.md has the measurements.
 
 pub mod host;
+pub mod memory;
 pub mod poller;
 pub mod stats;
 pub mod vm;

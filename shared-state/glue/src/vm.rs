@@ -106,7 +106,7 @@ macro_rules! export_vm {
             pub extern "C" fn proxy_abi_version_0_2_1() {}
             #[unsafe(no_mangle)]
             pub extern "C" fn proxy_on_memory_allocate(size: usize) -> *mut u8 {
-                host::allocate(size)
+                $crate::memory::allocate(size)
             }
             #[unsafe(no_mangle)]
             pub extern "C" fn proxy_on_context_create(context: u32, root: u32) {

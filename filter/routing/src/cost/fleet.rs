@@ -226,6 +226,10 @@ impl Fleet {
 }
 
 fn blend(read: Option<f64>, mean: Mean, weight: f64) -> Option<f64> {
+    // A fresh reading is believed as it is: three means of each pod need not be divided.
+    if weight >= 1.0 && read.is_some() {
+        return read;
+    }
     match (read.filter(|_| weight > 0.0), mean.get()) {
         (Some(read), Some(mean)) => Some(weight * read + (1.0 - weight) * mean),
         (read, mean) => read.or(mean),

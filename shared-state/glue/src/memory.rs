@@ -1,0 +1,34 @@
+//! Bytes that the host places in this VM: it asks for room, writes all of it, and says where it is.
+#![allow(unsafe_code)]
+
+use core::ptr::NonNull;
+use std::alloc::{Layout, alloc, handle_alloc_error};
+
+use crate::host::{HostResult, done};
+
+/// Room for bytes that the host is about to place in this VM. They are
+/// not zeroed: the table of a large pool would be written twice each time it is read.
+#[must_use]
+pub fn allocate(size: usize) -> *mut u8 {
+    match Layout::array::<u8>(size) {
+        Ok(layout) if size > 0 => {
+            // SAFETY: the layout has a size.
+            let data = unsafe { alloc(layout) };
+            if data.is_null() {
+                handle_alloc_error(layout);
+            }
+            data
+        }
+        _ => NonNull::dangling().as_ptr(),
+    }
+}
+
+/// Takes over bytes that the host placed in this VM with `proxy_on_memory_allocate`.
+pub(crate) fn adopt(status: u32, data: *mut u8, size: usize) -> HostResult<Vec<u8>> {
+    done(status)?;
+    if data.is_null() || size == 0 {
+        return Ok(Vec::new());
+    }
+    // SAFETY: the host got `data` from our allocator with exactly this size, and gives it away.
+    Ok(unsafe { Vec::from_raw_parts(data, size, size) })
+}
