@@ -8,14 +8,18 @@
 //! | `queue` | (own unanswered tokens + others' x mean uncached) / rate, others' = queued when it was read + sent since - what is done by now | work ahead |
 //! | `prefill` | u / rate, u = prompt tokens that are not in the pod's prefix cache | own work |
 //! | `away` | 10 x (1 x where engines do not say what they find) prefill x 0.9 x (part of the load that others send) x (how much engines cache), except at the home of such prompts | the prefix is computed once more, and kept twice |
-//! | `harm` | u / rate x (waiting + 0.1 x running) + 2 x running | slower answers of others |
+//! | `harm` | u / rate x (waiting + 0.1 x running) + 2 x running x s | slower answers of others; s = step / the shortest of a pod, where it is 3 or more |
 //! | `memory` | 150 x k / (1 - k), k = (used + u + output) / capacity, and more beyond 1 | preemption |
 //! | `adapter` | 0 warm, 300 in host memory, else `cold_load`: x (1 - 0.9 x part of others) at its home, unless the engine says what it holds; x (1 + 4.5 x part of others) elsewhere; + 3,000 x excess of slots | adapter load |
+//! | `answer` | 0.1 x output x (step - the shortest of a pod), where that is three times as long | a slower answer, once it has begun |
 //! | `overdue` | age of the oldest unanswered - 2 x its prediction - 1,000 | a pod that hangs |
 //! | `failed` | 1,000,000 while the ledger avoids the pod | a pod that fails |
 //! | `stuck` | 300,000 | a queue with nothing running |
 //! | `warming` | (1 / part - 1) x (queue + prefill + harm), part = age / `slow_start`, 0.1 to 1 | a new or restarted pod, where the config says so |
 //! | `uncertainty` | 100 x (1 - weight of the reading); 10,000 when nobody answers the scrapes | not knowing |
+//!
+//! `rate` is learned ([`Fleet`]), and divided by how many times slower the pod is than usual, as its pages show it. `step` is
+//! how long an engine takes for a token of an answer, by the same pages ([`berth_shared_state::table::Tempo`]).
 //!
 //! Shape and constants come from a simulation of policies on public traces (DESIGN.md); a constant
 //! that does not is marked "own" with its argument. An unknown gauge counts as the mean of the
@@ -59,7 +63,8 @@ pub const HARM_PER_WAITING: f64 = 1.0;
 /// Part of the own prefill that every running request loses. 0.2 has the better mean, but costs
 /// p99 where prompts share no prefix; 0.1 is the cautious choice.
 pub const HARM_PER_WORK: f64 = 0.1;
-/// Milliseconds per running request: a step of the batch is that much longer.
+/// Milliseconds per running request, whose steps are longer for one sequence more: on an H100 by 65 us, over 150 tokens, at
+/// the weight of [`HARM_PER_WORK`], for it and for this one. Longer steps grow by as much more.
 pub const HARM_PER_REQUEST: f64 = 2.0;
 /// Milliseconds at k = 0.5: the scale of the memory barrier.
 pub const MEMORY_SCALE: f64 = 150.0;

@@ -60,6 +60,7 @@ impl Listed {
 pub(super) struct News {
     pub(super) restarted: bool,
     pub(super) trend_was: Trend,
+    pub(super) was_slow: bool,
 }
 
 impl Pod {
@@ -112,7 +113,7 @@ impl Pod {
     pub(super) fn read(&mut self, sample: Sample, now: Now) -> News {
         let step = self.history.step(&sample, now.steady);
         let row = &mut self.row;
-        let trend_was = row.trend;
+        let (trend_was, was_slow) = (row.trend, row.slow.is_some());
         row.incarnation = row.incarnation.saturating_add(u32::from(step.restarted));
         if step.restarted || row.scraped_at.is_none() {
             row.since = now.wall;
@@ -135,6 +136,7 @@ impl Pod {
         News {
             restarted: step.restarted,
             trend_was,
+            was_slow,
         }
     }
 

@@ -104,6 +104,16 @@ impl Poller {
             pod.told_reason = incomplete;
             journal.warn(now, format_args!("pod {address}: metrics: {reason}"));
         }
+        match pod.row.slow {
+            Some(slow) if !news.was_slow => journal.warn(
+                now,
+                format_args!("pod {address}: takes {:.0} times as long as usual: slow", slow.times),
+            ),
+            None if news.was_slow && pod.row.trend.is_believed() && !news.restarted => {
+                journal.info(now, format_args!("pod {address}: as fast as usual again"))
+            }
+            _ => {}
+        }
         let load = &pod.row.load;
         match pod.row.trend {
             trend if trend == news.trend_was => {}

@@ -28,6 +28,8 @@ pub struct Pod {
     pub sleeping: bool,
     /// Nothing on the page moves.
     pub frozen: bool,
+    /// It generates fewer tokens for a while.
+    pub slow: Option<Slow>,
     /// Each starts another process.
     pub restarts: u32,
     /// Prompt tokens of an ordinary request, as the counters have it.
@@ -49,6 +51,15 @@ pub struct Pod {
     pub labels: BTreeMap<String, String>,
     /// False = no connection for anything.
     pub up: bool,
+}
+
+/// A while, in seconds since the scenario's start, in which a pod is so many times slower.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Slow {
+    pub from: f64,
+    pub until: f64,
+    pub times: f64,
 }
 
 /// Its LoRA adapters.
@@ -79,6 +90,7 @@ impl Default for Pod {
             adapters: None,
             sleeping: false,
             frozen: false,
+            slow: None,
             restarts: 0,
             prompt_each: 500,
             page: "ok".to_owned(),
@@ -102,6 +114,14 @@ pub enum Page {
     Refused,
     /// Nothing until the caller's patience ends.
     Silent,
+}
+
+impl Slow {
+    /// Seconds in which the pod would have done as much at its usual speed.
+    fn moved(self, seconds: f64) -> f64 {
+        let lost = seconds.clamp(self.from, self.until.max(self.from)) - self.from;
+        seconds - lost * (1.0 - 1.0 / self.times)
+    }
 }
 
 impl Pod {
@@ -187,7 +207,7 @@ impl Pod {
         let moved = if self.frozen {
             0.0
         } else {
-            seconds * f64::from(self.running)
+            self.slow.map_or(seconds, |slow| slow.moved(seconds)) * f64::from(self.running)
         };
         let requests = (moved / 10.0).floor();
         let earlier = f64::from(1_000 / (1 + self.restarts));
