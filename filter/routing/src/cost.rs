@@ -305,14 +305,13 @@ impl Foreign {
     #[must_use]
     pub fn of(pod: &PodFacts<'_>) -> Self {
         let (load, own) = (&pod.row.load, &pod.own);
-        let own_before = own.in_flight_at_sample();
         let own_tokens_before = own.context_tokens.0.saturating_sub(own.sent_since_tokens.0);
         let own_used = capacity(pod.row).map_or(0.0, |capacity| own_tokens_before as f64 / capacity);
         Self {
             queued: load
                 .waiting
                 .map(|n| f64::from(n.saturating_sub(own.unanswered_at_sample))),
-            running: load.running.map(|n| f64::from(n.saturating_sub(own_before))),
+            running: load.running.map(|n| f64::from(n.saturating_sub(pod.shown))),
             used: part(load.kv_mean).map(|used| (used - own_used).max(0.0)),
         }
     }
@@ -413,10 +412,10 @@ fn share(row: &PodRow, slow_start: Millis, now: UnixMillis) -> f64 {
     (now.since(row.since).0 as f64 / slow_start.0 as f64).clamp(WARMING_MIN, 1.0)
 }
 
-/// Milliseconds since the pod's gauges were read: so much of the work that they showed is done. A mean of other pods
+/// Milliseconds since the pod's queue was read: so much of the work that they showed is done. A mean of other pods
 /// has no age.
 fn read_since(pod: &PodFacts<'_>, stage: Stage, now: UnixMillis) -> f64 {
-    let read = pod.row.scraped_at.filter(|_| stage != Stage::Unknown);
+    let read = pod.row.gauges_at().filter(|_| stage != Stage::Unknown);
     read.map_or(0.0, |at| now.since(at).0 as f64)
 }
 

@@ -125,7 +125,8 @@ impl PoolView {
             .facts(table.pods.iter().zip(&self.keys).map(|(row, key)| PodFact {
                 pod: *key,
                 incarnation: row.incarnation,
-                sample_at: row.gauges_at(),
+                // The page is the older of the two that are compared with: what both show may be folded.
+                sample_at: row.scraped_at,
                 proxy_active: row.proxy_active.zip(counted_at),
             }));
         let (ledger, pods) = (self.ledger.ledger(), table.pods.iter().zip(&self.keys));
@@ -264,10 +265,17 @@ impl PoolView {
         now: UnixMillis,
     ) -> PodFacts<'a> {
         let known = self.ledger.ledger().at(key);
+        let own = known.own(row.gauges_at());
+        let at_page = if row.reported_at.is_some() {
+            known.own(row.scraped_at)
+        } else {
+            own
+        };
         PodFacts {
             row,
             freshness: snapshot.freshness(row, pool, now),
-            own: known.own(row.gauges_at()),
+            own,
+            shown: at_page.in_flight_at_sample(),
             filled: known.filled(),
             context_then: Tokens(0),
             cached: 0.0,
