@@ -235,7 +235,8 @@ impl Need {
         Tokens(self.prompt.0.saturating_sub(self.cached.0))
     }
 
-    /// KV tokens that it takes: what is cached is there already, and mostly in use by others.
+    /// KV tokens that it takes. What is cached is there already. Where nobody has it in use it takes room that the gauge
+    /// calls free, which nobody can know; counting it always is far worse (DESIGN.md).
     #[must_use]
     pub fn takes(&self) -> Tokens {
         self.uncached() + self.output
