@@ -465,9 +465,8 @@ pub fn overdue_by(sent: UnixMillis, predicted: Millis, now: UnixMillis) -> f64 {
 
 fn uncertainty(pod: &PodFacts<'_>, stage: Stage) -> f64 {
     let row = pod.row;
-    // A closed port refuses; a node that is gone, or a firewall, says nothing.
-    let gone = matches!(row.last_error, Some(ScrapeError::Unreachable | ScrapeError::Timeout))
-        && row.failures >= UNREACHABLE_AFTER;
+    // A page that is only too slow is often one of a pod under load.
+    let gone = matches!(row.last_error, Some(ScrapeError::Unreachable)) && row.failures >= UNREACHABLE_AFTER;
     if gone && pod.own.generating == 0 {
         return UNREACHABLE;
     }
