@@ -275,7 +275,8 @@ impl Need {
         Tokens(self.prompt.0.saturating_sub(self.cached.0))
     }
 
-    /// KV tokens that it takes: what is cached is there already, and mostly in use by others.
+    /// KV tokens that it takes. What is cached is there already. Where nobody has it in use it takes room that the gauge
+    /// calls free, which nobody can know; counting it always is far worse (DESIGN.md).
     #[must_use]
     pub fn takes(&self) -> Tokens {
         self.uncached() + self.output
@@ -355,14 +356,13 @@ impl Foreign {
     #[must_use]
     pub fn of(pod: &PodFacts<'_>) -> Self {
         let (load, own) = (&pod.row.load, &pod.own);
-        let own_before = own.in_flight_at_sample();
         let own_tokens_before = own.context_tokens.0.saturating_sub(own.sent_since_tokens.0);
         let own_used = capacity(pod.row).map_or(0.0, |capacity| own_tokens_before as f64 / capacity);
         Self {
             queued: load
                 .waiting
                 .map(|n| f64::from(n.saturating_sub(own.unanswered_at_sample))),
-            running: load.running.map(|n| f64::from(n.saturating_sub(own_before))),
+            running: load.running.map(|n| f64::from(n.saturating_sub(pod.shown))),
             used: part(load.kv_mean).map(|used| most(used - own_used, 0.0)),
         }
     }
@@ -467,10 +467,10 @@ fn share(row: &PodRow, slow_start: Millis, now: UnixMillis) -> f64 {
     (now.since(row.since).0 as f64 / slow_start.0 as f64).clamp(WARMING_MIN, 1.0)
 }
 
-/// Milliseconds since the pod's gauges were read: so much of the work that they showed is done. A mean of other pods
+/// Milliseconds since the pod's queue was read: so much of the work that they showed is done. A mean of other pods
 /// has no age.
 fn read_since(pod: &PodFacts<'_>, stage: Stage, now: UnixMillis) -> f64 {
-    let read = pod.row.scraped_at.filter(|_| stage != Stage::Unknown);
+    let read = pod.row.gauges_at().filter(|_| stage != Stage::Unknown);
     read.map_or(0.0, |at| now.since(at).0 as f64)
 }
 
@@ -519,9 +519,8 @@ pub fn overdue_by(sent: UnixMillis, predicted: Millis, now: UnixMillis) -> f64 {
 
 fn uncertainty(pod: &PodFacts<'_>, stage: Stage) -> f64 {
     let row = pod.row;
-    // A closed port refuses; a node that is gone, or a firewall, says nothing.
-    let gone = matches!(row.last_error, Some(ScrapeError::Unreachable | ScrapeError::Timeout))
-        && row.failures >= UNREACHABLE_AFTER;
+    // A page that is only too slow is often one of a pod under load.
+    let gone = matches!(row.last_error, Some(ScrapeError::Unreachable)) && row.failures >= UNREACHABLE_AFTER;
     if gone && pod.own.generating == 0 {
         return UNREACHABLE;
     }

@@ -107,6 +107,9 @@ pub struct PodFacts<'a> {
     pub freshness: Freshness,
     /// What this proxy has there.
     pub own: OwnLoad,
+    /// Own requests in flight that the page's count of running ones can show: the page may be older than what the pod
+    /// has reported since, and `own` is as of the newer.
+    pub shown: u32,
     /// KV tokens of what this proxy had in flight there when its gauges were read.
     pub context_then: Tokens,
     /// KV tokens that this proxy ever sent there, cached ones not counted.

@@ -29,11 +29,14 @@ impl Poller {
 
 impl Pod {
     /// Takes a report in, if it is newer than what is known. The page of several engines has their mean,
-    /// while a report speaks for one of them; a pod without a page has no capacity to compare with.
+    /// while a report speaks for one of them; a pod without a page has no capacity to compare with. One that lacks a
+    /// gauge of the page is left alone: its time would pass for that gauge's, and what was sent in between for shown.
     fn report(&mut self, report: &Report, now: Now) -> bool {
         let row = &mut self.row;
         let newer = row.scraped_at.is_some() && Some(report.at) > row.gauges_at() && report.at <= now.wall;
-        if !newer || row.load.engines > 1 {
+        let lacks = (report.waiting.is_none() && row.load.waiting.is_some())
+            || (report.kv.is_none() && row.load.kv_mean.is_some());
+        if !newer || lacks || row.load.engines > 1 {
             return false;
         }
         row.reported_at = Some(report.at);

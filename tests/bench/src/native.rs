@@ -109,6 +109,7 @@ impl Pool {
             row,
             freshness: Freshness::Fresh,
             own: OwnLoad::default(),
+            shown: 0,
             context_then: Tokens(0),
             filled: Tokens(0),
             sent_at: UnixMillis(0),

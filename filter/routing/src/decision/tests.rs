@@ -448,10 +448,6 @@ fn a_pod_that_nobody_reaches_is_dear_unless_it_answers_us() {
     world.pods[0].row.failures = 3;
     world.pods[1].unanswered(25, 20_000); // 2.5 s of our work, and as much of those who come behind
     world.always(ASK, 1);
-    // A node that is gone, or a firewall, says nothing at all.
-    world.pods[0].row.last_error = Some(ScrapeError::Timeout);
-    let decision = world.always(ASK, 1);
-    assert_eq!(cost_of(&decision, 0).terms.uncertainty, 10_000.0);
     world.pods[0].own.generating = 1;
     world.always(ASK, 0);
     world.pods[0].own.generating = 0;

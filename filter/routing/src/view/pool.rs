@@ -126,7 +126,8 @@ impl PoolView {
             .facts(table.pods.iter().zip(&self.keys).map(|(row, key)| PodFact {
                 pod: *key,
                 incarnation: row.incarnation,
-                sample_at: row.gauges_at(),
+                // The page is the older of the two that are compared with: what both show may be folded.
+                sample_at: row.scraped_at,
                 proxy_active: row.proxy_active.zip(counted_at),
             }));
         let (ledger, pods) = (self.ledger.ledger(), table.pods.iter().zip(&self.keys));
@@ -258,11 +259,17 @@ impl PoolView {
     fn pod<'a>(&'a self, ages: Ages, place: usize, row: &'a PodRow, key: PodKey, now: UnixMillis) -> PodFacts<'a> {
         let known = self.ledger.ledger().at(key);
         let own = known.own(row.gauges_at());
+        let at_page = if row.reported_at.is_some() {
+            known.own(row.scraped_at)
+        } else {
+            own
+        };
         let freshness = ages.freshness(row, now);
         PodFacts {
             row,
             freshness,
             own,
+            shown: at_page.in_flight_at_sample(),
             filled: known.filled(),
             sent_at: known.sent_at(),
             context_then: self.then.get(place).map_or(Tokens(0), |(_, context)| *context),

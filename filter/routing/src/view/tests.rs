@@ -578,3 +578,41 @@ fn a_refusing_host_costs_the_copy_and_nothing_else() {
             .all(|pod| ledger.own(pod.key(), None).context_tokens == Tokens(0))
     );
 }
+
+#[test]
+fn what_was_sent_between_page_and_report_is_not_taken_for_running_on_the_page() {
+    let store = MemoryStore::default();
+    let mut view = view(ONE, 1);
+    let publish = |running, scraped, reported: Option<u64>, seq| {
+        let mut pod = row("10.0.0.1:80");
+        pod.scraped_at = Some(at(scraped));
+        pod.reported_at = reported.map(at);
+        pod.load.running = Some(running);
+        let table = Table {
+            seq,
+            written_at: at(scraped),
+            config_epoch: 0,
+            discovery: Discovered {
+                at: Some(at(0)),
+                error: None,
+            },
+            scrape_interval: Millis(1_000),
+            names: vec!["base".to_owned()],
+            pods: vec![pod],
+        };
+        store
+            .set(&table_key("a"), &table::encode(&table).unwrap(), None)
+            .unwrap();
+    };
+    publish(0, 0, None, 1);
+    for (id, sent) in [(1, 500), (2, 1_500)] {
+        decide(&mut view, &store, id, None, sent);
+        view.on_first_byte(&store, id, 200, true, at(sent + 100));
+    }
+    // The page shows one of ours among five; the second came later, but before the report.
+    publish(5, 1_000, Some(2_000), 2);
+    let decision = decide(&mut view, &store, 3, None, 2_100);
+    let terms = decision.why.considered[0].terms;
+    // Four of others and two of ours; a prompt of 1,000 tokens takes 125 ms.
+    assert!((terms.harm - (125.0 * 0.1 * 6.0 + 2.0 * 6.0)).abs() < 1e-6, "{terms:?}");
+}

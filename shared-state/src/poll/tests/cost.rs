@@ -85,7 +85,7 @@ fn paged(target: Target, engines: u16) -> Reply {
 fn the_newer_of_page_and_report_counts() {
     let mut rig = read_pod(1);
     let scraped = rig.row(POD).scraped_at.expect("it was read");
-    let older = [(address(POD), report(scraped.0 - 1, Some(9), None))];
+    let older = [(address(POD), report(scraped.0 - 1, Some(9), Some(0.75)))];
     rig.send(Event::Reports(&older));
     let newer = [(address(POD), report(rig.now, Some(0), Some(0.25)))];
     rig.send(Event::Reports(&newer));
@@ -110,15 +110,36 @@ fn the_newer_of_page_and_report_counts() {
 }
 
 #[test]
-fn what_a_report_does_not_say_stays_as_the_page_said_it() {
-    let mut rig = read_pod(1);
-    let news = [(address(POD), report(rig.now, None, Some(0.75)))];
+fn a_report_that_lacks_a_gauge_of_the_page_moves_none() {
+    for (waiting, kv) in [(None, Some(0.75)), (Some(0), None)] {
+        let mut rig = read_pod(1);
+        let news = [(address(POD), report(rig.now, waiting, kv))];
+        rig.send(Event::Reports(&news));
+        rig.tick(silent);
+        let row = rig.row(POD);
+        assert_eq!(
+            (row.load.waiting, row.load.kv_mean, row.reported_at),
+            (Some(4), Some(0.5), None)
+        );
+    }
+}
+
+#[test]
+fn a_report_need_not_have_what_the_page_never_had() {
+    let without_kv = |target| match target {
+        Target::Models(_) => Reply::Lists(vec![model("base", None)]),
+        _ => reads(Sample {
+            kv_mean: None,
+            kv_max: None,
+            ..busy(8, 4, 0.0)
+        }),
+    };
+    let mut rig = Rig::new(&fixed_pool(&[POD]));
+    rig.run(10_000, without_kv);
+    let news = [(address(POD), report(rig.now, Some(1), None))];
     rig.send(Event::Reports(&news));
     rig.tick(silent);
-    assert_eq!(
-        (rig.row(POD).load.waiting, rig.row(POD).load.kv_max),
-        (Some(4), Some(0.75))
-    );
+    assert_eq!((rig.row(POD).load.waiting, rig.row(POD).load.kv_mean), (Some(1), None));
 }
 
 #[test]
@@ -132,8 +153,8 @@ fn a_report_for_one_of_several_engines_or_from_the_future_or_of_an_unread_pod_sa
     let mut unread = Rig::new(&fixed_pool(&[POD]));
     unread.tick(silent);
     let news = [
-        (address(POD), report(unread.now, Some(0), None)),
-        (address("10.0.0.9:1"), report(unread.now, Some(0), None)),
+        (address(POD), report(unread.now, Some(0), Some(0.0))),
+        (address("10.0.0.9:1"), report(unread.now, Some(0), Some(0.0))),
     ];
     unread.send(Event::Reports(&news));
     for rig in [&mut several, &mut future, &mut unread] {
@@ -149,7 +170,7 @@ fn a_pod_that_reports_is_scraped_half_as_often_and_as_before_when_it_stops() {
     let mut scrapes = |reports: bool| {
         let before = rig.asked(metrics_of(POD)).len();
         for _ in 0..200 {
-            let news = [(address(POD), report(rig.now, Some(0), None))];
+            let news = [(address(POD), report(rig.now, Some(0), Some(0.5)))];
             if reports {
                 rig.send(Event::Reports(&news));
             }

@@ -238,6 +238,7 @@ impl World {
             row,
             freshness: snapshot.freshness(row, &self.pool, NOW),
             own: pod.own,
+            shown: pod.own.in_flight_at_sample(),
             context_then: Tokens(0),
             filled: Tokens(0),
             sent_at: pod.sent_at,
