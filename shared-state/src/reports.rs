@@ -5,7 +5,7 @@
 //! ```
 //!
 //! A pod that answers this proxy tells its queue and KV usage for nothing and at once, where a scrape
-//! costs a call and is up to an interval old. vLLM and Triton do, on answers that are not streamed.
+//! costs a call and is up to an interval old. vLLM does, on answers that are not streamed; Triton tells no queue.
 //! Deliberately not here: when a report counts ([`crate::poll`]), and adapters, which nobody reports.
 
 use std::collections::BTreeMap;
