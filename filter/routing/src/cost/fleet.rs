@@ -133,7 +133,9 @@ impl Fleet {
     /// proxy has sent, else as many as the request at hand.
     #[must_use]
     pub fn mean_uncached(&self, own: Tokens) -> f64 {
-        let counted = self.prompt.map(|prompt| prompt * (1.0 - self.hits.get().unwrap_or(0.0)));
+        let counted = self
+            .prompt
+            .map(|prompt| prompt * (1.0 - self.hits.get().unwrap_or(0.0)));
         counted.or(self.sent.get()).unwrap_or(own.0 as f64)
     }
 

@@ -12,7 +12,8 @@ use super::candidates::Candidate;
 use super::serving::{self, Name};
 use super::{Input, PodFacts};
 use crate::cost::{
-    self, ADAPTER_AWAY, ADAPTER_HOMES, BELIEF, Fleet, HOME_SHARE, Others, Question, Since, Slots, Stage, Terms, Tier, most,
+    self, ADAPTER_AWAY, ADAPTER_HOMES, BELIEF, Fleet, HOME_SHARE, Others, Question, Since, Slots, Stage, Terms, Tier,
+    most,
 };
 
 /// Where a key lives.

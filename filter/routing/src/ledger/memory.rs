@@ -99,8 +99,6 @@ pub(super) struct Observation {
     pub work: Tokens,
     /// Time to the first token.
     pub took: Millis,
-    /// It came; otherwise the client left after that time.
-    pub answered: bool,
 }
 
 /// One request's end, as charged to a pod.
@@ -166,7 +164,7 @@ impl Memory {
         }
     }
 
-    /// Learns from one observed time to first token, or in vain.
+    /// Learns from one observed time to first token.
     pub fn observe(&mut self, seen: Observation, now: UnixMillis) {
         if seen.work.0 == 0 {
             return;
@@ -174,15 +172,8 @@ impl Memory {
         self.forget_rate(now);
         let work = seen.work.0 as f64;
         let observed = (work / (seen.took.0.max(1) as f64)).min(RATE_MAX);
-        // Without an answer the pod is no faster than that.
-        if !seen.answered && (self.samples < SAMPLES_MIN || observed >= self.rate) {
-            return;
-        }
         self.observed_at = now;
-        if seen.answered {
-            let sent_at = UnixMillis(now.0.saturating_sub(seen.took.0));
-            self.heard = self.heard.max(sent_at);
-        }
+        self.heard = self.heard.max(UnixMillis(now.0.saturating_sub(seen.took.0)));
         if self.samples < SAMPLES_MIN {
             // The first answers of a pod are its slowest (warm-up), and one of them must not stand for it.
             self.rate = self.rate.max(observed);

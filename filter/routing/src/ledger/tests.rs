@@ -621,30 +621,6 @@ fn the_rate_of_a_pool_is_the_median_of_its_pods() {
     check_rates(&[100, 100, 10, 1], Some(100.0));
 }
 
-#[test]
-fn a_client_that_leaves_after_a_long_silence_lowers_the_rate() {
-    #[track_caller]
-    fn check(outcome: Outcome, began: bool, rate: f64) {
-        let store = MemoryStore::default();
-        let mut view = LedgerView::new("p", 1);
-        for id in 0..3 {
-            view.sent(&store, &stream(id, A), at(1_000));
-            view.first_token(&store, id, true, true, at(1_100));
-            view.ended(&store, id, Outcome::Success, at(1_100));
-        }
-        view.sent(&store, &stream(3, A), at(2_000));
-        if began {
-            view.first_token(&store, 3, true, true, at(2_100));
-        }
-        view.ended(&store, 3, outcome, at(12_000));
-        assert_eq!(view.ledger().at(A).rate(), Some(rate));
-    }
-    check(Outcome::Abandoned, false, 10.0 - 0.1 * 9.9);
-    check(Outcome::Abandoned, true, 10.0);
-    // An error is no silence.
-    check(Outcome::Refused, false, 10.0);
-}
-
 /// A store that fails the next operations.
 #[derive(Default)]
 struct Flaky {

@@ -239,7 +239,6 @@ impl LedgerView {
             let seen = Observation {
                 work: request.work,
                 took: now.since(request.sent_at),
-                answered: true,
             };
             self.learn(Lesson::Rate { pod: request.pod, seen });
         }
@@ -316,15 +315,6 @@ impl LedgerView {
                 pod: request.pod,
                 adapter,
             });
-        }
-        // Who leaves before the first token has waited so long in vain.
-        if outcome == Outcome::Abandoned && request.teaches && request.answered_at.is_none() {
-            let seen = Observation {
-                work: request.work,
-                took: now.since(request.sent_at),
-                answered: false,
-            };
-            self.learn(Lesson::Rate { pod: request.pod, seen });
         }
         // What says nothing of the pod matters where it was to show whether it works.
         if !outcome.is_silent() || self.seen.at(request.pod).avoided_until().is_some() {

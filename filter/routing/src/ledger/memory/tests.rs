@@ -8,8 +8,7 @@ fn observed(pairs: &[(u64, u64)]) -> Option<f64> {
     let mut memory = Memory::default();
     for (work, took) in pairs {
         let (work, took) = (Tokens(*work), Millis(*took));
-        let answered = true;
-        memory.observe(Observation { work, took, answered }, UnixMillis(1_000));
+        memory.observe(Observation { work, took }, UnixMillis(1_000));
     }
     memory.rate()
 }
@@ -63,32 +62,11 @@ fn a_slow_first_answer_does_not_stand_for_the_pod() {
 }
 
 #[test]
-fn who_waited_in_vain_shows_no_more_than_that_the_pod_is_slower() {
-    let seen = |took, answered| Observation {
-        work: Tokens(1_000),
-        took: Millis(took),
-        answered,
-    };
-    let mut memory = Memory::default();
-    (0..5).for_each(|at| memory.observe(seen(10_000, false), UnixMillis(20_000 + at)));
-    assert_eq!((memory.rate(), memory.heard), (None, UnixMillis(0)));
-    (0..3).for_each(|at| memory.observe(seen(100, true), UnixMillis(20_000 + at)));
-    memory.observe(seen(50, false), UnixMillis(20_010));
-    assert_eq!(memory.rate(), Some(10.0), "it left early");
-    memory.observe(seen(1_000, false), UnixMillis(22_000));
-    assert_eq!(
-        (memory.rate(), memory.heard),
-        (Some(10.0 - 0.1 * 9.0), UnixMillis(19_902))
-    );
-}
-
-#[test]
 fn a_rate_that_nothing_confirms_for_half_a_minute_is_forgotten() {
     let mut memory = Memory::default();
     let seen = |work| Observation {
         work: Tokens(work),
         took: Millis(1_000),
-        answered: true,
     };
     for at in 1..=3 {
         memory.observe(seen(100), UnixMillis(at));
