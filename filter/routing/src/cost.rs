@@ -10,7 +10,7 @@
 //! | `away` | 10 x (1 x where engines do not say what they find) prefill x 0.9 x (part of the load that others send) x (how much engines cache), except at the home of such prompts | the prefix is computed once more, and kept twice |
 //! | `harm` | u / rate x (waiting + 0.1 x running) + 2 x running x s | slower answers of others; s = step / the shortest of a pod, where it is 3 or more |
 //! | `memory` | 150 x k / (1 - k), k = (used + u + output) / capacity, and more beyond 1 | preemption |
-//! | `adapter` | 0 warm, 300 in host memory, else `cold_load`: x (1 - 0.9 x part of others) at its home, unless the engine says what it holds; x (1 + 4.5 x part of others) elsewhere; + 3,000 x excess of slots | adapter load |
+//! | `adapter` | 0 warm, 300 in host memory, else `cold_load`: x (1 - 0.9 x part of others) at its home, unless the engine says what it holds; x 1 at its second home; x (1 + 4.5 x part of others) elsewhere; + 3,000 x excess of slots | adapter load |
 //! | `answer` | 0.1 x output x (step - the shortest of a pod), where that is three times as long | a slower answer, once it has begun |
 //! | `overdue` | age of the oldest unanswered - 2 x its prediction - 1,000 | a pod that hangs |
 //! | `failed` | 1,000,000 while the ledger avoids the pod | a pod that fails |

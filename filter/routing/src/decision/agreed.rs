@@ -3,7 +3,8 @@
 //! All proxies hash alike and read the same pages. So each knows where the others send what is cached nowhere
 //! else, or everywhere a little: to the pod that bids highest for it (rendezvous hashing), its *home*. As far
 //! as others are seen to send, what is at home counts as cached there, and going elsewhere costs what one copy
-//! more costs everybody. A proxy that sees no others believes nothing of this.
+//! more costs everybody. An adapter has a second home, for when the slots of the first are taken. A proxy that sees no others
+//! believes nothing of this.
 
 use berth_shared_state::pod::PodAddress;
 use berth_shared_state::table::PodRow;
