@@ -217,7 +217,7 @@ impl Terms {
     /// The terms that are known exactly: what the request itself takes there.
     #[must_use]
     pub fn exact(&self) -> f64 {
-        self.prefill + self.away + self.adapter + self.answer
+        self.prefill + self.away + self.memory + self.adapter + self.answer
     }
 
     /// The expected time to first token: what physically lies ahead of it.

@@ -45,6 +45,8 @@ pub struct Fleet {
     capacity: Mean,
     /// Prompt tokens of a request, as the engines count.
     prompt: Option<f64>,
+    /// Uncached prompt tokens of a request that ended, from the pods' counters.
+    counted: Mean,
     /// Uncached prompt tokens of an own unanswered request.
     sent: Mean,
     /// Part of the prompt tokens that was found in prefix caches, from the pods' counters.
@@ -73,6 +75,7 @@ impl Fleet {
             used: mean,
             capacity: mean,
             prompt: usable(facts.prompt),
+            counted: mean,
             sent: mean,
             hits: mean,
             max_lora: None,
@@ -97,9 +100,14 @@ impl Fleet {
             self.capacity.add(tokens, 1.0);
         }
         let rates = &pod.row.rates;
-        if let (Some(prompt), Some(cached)) = (usable(rates.prompt_tokens.map(f64::from)), rates.cached_prompt_tokens) {
-            let cached = usable(Some(f64::from(cached))).unwrap_or(0.0);
-            self.hits.add(least(cached / prompt, 1.0), prompt);
+        if let Some(prompt) = usable(rates.prompt_tokens.map(f64::from)) {
+            let cached = usable(rates.cached_prompt_tokens.map(f64::from)).unwrap_or(0.0);
+            if rates.cached_prompt_tokens.is_some() {
+                self.hits.add(least(cached / prompt, 1.0), prompt);
+            }
+            if let Some(requests) = usable(rates.requests.map(f64::from)) {
+                self.counted.add(most(prompt - cached, 0.0) / requests, requests);
+            }
         }
         if pod.own.unanswered > 0 {
             let requests = f64::from(pod.own.unanswered);
@@ -129,14 +137,17 @@ impl Fleet {
         self.capacity.get()
     }
 
-    /// Uncached tokens of an ordinary queued request: by the pods' counters, else by what this
-    /// proxy has sent, else as many as the request at hand.
+    /// Uncached tokens of an ordinary queued request: by the pods' counters, as soon as enough is learned of those that
+    /// began, till then of those that ended; else by what this proxy has sent, else as many as the request at hand.
     #[must_use]
     pub fn mean_uncached(&self, own: Tokens) -> f64 {
         let counted = self
             .prompt
             .map(|prompt| prompt * (1.0 - self.hits.get().unwrap_or(0.0)));
-        counted.or(self.sent.get()).unwrap_or(own.0 as f64)
+        counted
+            .or(self.counted.get())
+            .or(self.sent.get())
+            .unwrap_or(own.0 as f64)
     }
 
     /// Milliseconds that an ordinary queued request takes at an ordinary pod. `own`: tokens of the request at hand.

@@ -23,11 +23,11 @@ const NEAR_MILLIS: f64 = 5.0;
 /// old is not exact to a twentieth. Prefill and adapter load are the same fact on all pods and
 /// must not widen the band, or a cold load would hide a second of queue.
 const NEAR_PART: f64 = 0.05;
-/// Where others send, too, costs are equal that differ by no more than so many requests more ahead that nobody sees: an
+/// Where others send, too, costs are equal that differ by no more than so much of a request more ahead that nobody sees: an
 /// ordinary one's work, and what it harms by. Only of pods where the request itself takes the same: a cached prefix is a
-/// fact, whatever others do. 1 and 2 are alike in the lab; with less, proxies run after each other's queues, and a round
-/// robin does better where nothing is cached.
-const UNSEEN: f64 = 1.5;
+/// fact, whatever others do. With nothing, proxies run after each other's queues, and a round robin does better where nothing is
+/// cached; with 1.5 the lab's numbers are hardly better, and pods differ by more that proxies do see.
+const UNSEEN: f64 = 0.5;
 /// Milliseconds that a retry costs more in a failure domain that was tried before. Own: if the domain is at fault, the
 /// retry is lost with the time that it takes to notice, about a second (Envoy's connect timeout in the rendered
 /// clusters). Less than any pod without room costs.
