@@ -1,25 +1,20 @@
 //! Bytes that the host places in this VM: it asks for room, writes all of it, and says where it is.
 #![allow(unsafe_code)]
 
-use core::ptr::NonNull;
-use std::alloc::{Layout, alloc, handle_alloc_error};
+use core::ptr::{NonNull, null_mut};
+use std::alloc::{Layout, alloc};
 
 use crate::host::{HostResult, done};
 
-/// Room for bytes that the host is about to place in this VM. They are
+/// Room for bytes that the host is about to place in this VM; null where there is none, and then its call fails. They are
 /// not zeroed: the table of a large pool would be written twice each time it is read.
 #[must_use]
 pub fn allocate(size: usize) -> *mut u8 {
     match Layout::array::<u8>(size) {
-        Ok(layout) if size > 0 => {
-            // SAFETY: the layout has a size.
-            let data = unsafe { alloc(layout) };
-            if data.is_null() {
-                handle_alloc_error(layout);
-            }
-            data
-        }
-        _ => NonNull::dangling().as_ptr(),
+        // SAFETY: the layout has a size.
+        Ok(layout) if size > 0 => unsafe { alloc(layout) },
+        Ok(_) => NonNull::dangling().as_ptr(),
+        Err(_) => null_mut(),
     }
 }
 

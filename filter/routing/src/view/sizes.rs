@@ -9,6 +9,7 @@
 //! requests are counted: those that began to run since, and did not end, are added to the requests. Their
 //! answers are half there, on average.
 
+use berth_shared_state::pod::PodAddress;
 use berth_shared_state::table::PodRow;
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 
@@ -18,14 +19,14 @@ use crate::limits::{
 };
 
 /// Sums over the latest requests, from the pods' counters.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Sizes {
     /// Ended.
     requests: f64,
     /// Began and did not end, less those that ended and began before.
     begun: f64,
-    /// Requests that ran when the pods were last looked at.
-    ran: Option<f64>,
+    /// Requests that ran at the pods when they were last looked at, by address; the number tells their processes apart.
+    ran: Vec<(PodAddress, u32, u32)>,
     prompt: f64,
     generated: f64,
     /// The latest scrape that is in here.
@@ -42,10 +43,7 @@ impl Sizes {
         interval: Millis,
         written_at: UnixMillis,
     ) {
-        let running = pods.clone().filter(|row| row.trend.is_believed());
-        let runs: f64 = running.filter_map(|row| row.load.running).map(f64::from).sum();
-        self.begun += self.ran.map_or(0.0, |ran| runs - ran);
-        self.ran = Some(runs);
+        self.begun += self.runs_more(pods.clone());
         let seconds = interval.0 as f64 / 1_000.0;
         self.at = self.at.filter(|at| *at <= written_at);
         let mut latest = self.at;
@@ -74,6 +72,22 @@ impl Sizes {
                 *sum /= 2.0;
             }
         }
+    }
+
+    /// Requests by which more run than before, at pods that are as they were: what ran at one that died ended uncounted.
+    fn runs_more<'a>(&mut self, pods: impl Iterator<Item = &'a PodRow>) -> f64 {
+        let believed = pods.filter(|row| row.trend.is_believed() && row.failures == 0);
+        let runs: Vec<_> = believed
+            .filter_map(|row| Some((row.address, row.incarnation, row.load.running?)))
+            .collect();
+        let more = |(address, incarnation, now): &(PodAddress, u32, u32)| {
+            let at = self.ran.binary_search_by_key(address, |(before, ..)| *before).ok()?;
+            let (_, same, before) = self.ran.get(at)?;
+            (same == incarnation).then(|| f64::from(*now) - f64::from(*before))
+        };
+        let sum = runs.iter().filter_map(more).sum();
+        self.ran = runs;
+        sum
     }
 
     /// ASCII bytes per token, as far as it shows.
@@ -221,6 +235,32 @@ mod tests {
         }
         // 20 seconds are counted, and 19 steps of the gauge.
         assert_eq!(sizes.prompt(), Some(600.0 * 20.0 / 19.0));
+    }
+
+    #[test]
+    fn what_runs_at_a_pod_that_dies_or_is_not_believed_any_more_did_not_end() {
+        #[track_caller]
+        fn check(change: impl Fn(&mut PodRow)) {
+            let at = |second: u64, running: u32| {
+                let mut row = row(second * 1_000);
+                row.load.running = Some(running);
+                row
+            };
+            let other = || PodRow {
+                address: "10.0.0.2:80".parse().unwrap(),
+                ..at(1, 500)
+            };
+            let mut sizes = seen(60);
+            sizes.add([at(61, 10), other()].iter(), Millis(1_000), UnixMillis(61_000));
+            let mut changed = other();
+            change(&mut changed);
+            sizes.add([at(62, 10), changed].iter(), Millis(1_000), UnixMillis(62_000));
+            assert_eq!(sizes.prompt(), Some(600.0));
+        }
+        check(|row| (row.load.running, row.incarnation) = (Some(0), 1));
+        check(|row| (row.load.running, row.failures) = (Some(0), 3));
+        check(|row| (row.load.running, row.trend) = (Some(0), Trend::Frozen));
+        check(|row| row.address = "10.0.0.3:80".parse().unwrap());
     }
 
     #[test]
