@@ -14,7 +14,7 @@ use fastrand::Rng;
 
 use super::candidates::Candidate;
 use super::serving::bid;
-use crate::cost::{Tier, most};
+use crate::cost::{ADAPTER_HOMES, Tier, most};
 
 /// Costs this many milliseconds apart are equal: less than one step of a batch, so nobody can
 /// notice, while one running request more (2 ms + a tenth of a prefill of 40 ms and more) still counts.
@@ -62,11 +62,13 @@ pub struct Ties {
 type Order = (bool, Option<(Tier, Reverse<u64>)>, bool, UnixMillis);
 
 impl Ties {
-    fn order(&self, one: &Candidate<'_>) -> Order {
+    /// `popular`: the adapter is in use at more pods than its homes, so all of these have a slot for it anyway.
+    fn order(&self, one: &Candidate<'_>, popular: bool) -> Order {
         let adapter = self.adapter.filter(|_| one.tier != Tier::Base);
+        let bids = |key| if popular { 0 } else { bid(key, one.pod.row) };
         (
             !one.pod.session,
-            adapter.map(|key| (one.tier, Reverse(bid(key, one.pod.row)))),
+            adapter.map(|key| (one.tier, Reverse(bids(key)))),
             !one.is_home,
             one.pod.sent_at,
         )
@@ -119,9 +121,11 @@ fn near_best(taken: &[Candidate<'_>], rest: &[Candidate<'_>], ties: &Ties, rng: 
         let near = cost <= bound || (cost <= unseen && one.terms.exact() <= exact);
         near && one.terms.uncertainty <= best.terms.uncertainty
     };
+    let in_use = rest.iter().filter(|one| one.tier == Tier::Active && near(one)).count();
+    let popular = in_use > ADAPTER_HOMES as usize;
     let (mut first, mut equal): (Option<(Order, usize)>, usize) = (None, 0);
     for (index, one) in rest.iter().enumerate().filter(|(_, one)| near(one)) {
-        let order = ties.order(one);
+        let order = ties.order(one, popular);
         equal = match first.map_or(Ordering::Less, |(first, _)| order.cmp(&first)) {
             Ordering::Less => 1,
             Ordering::Equal => equal + 1,

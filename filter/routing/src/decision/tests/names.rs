@@ -215,6 +215,11 @@ fn of_two_pods_that_have_an_adapter_all_take_the_same_so_that_a_slot_is_free() {
     assert!([1, 4].contains(&sql) && [1, 4].contains(&fr));
     world.always(ask_for("sql"), sql);
     world.always(ask_for("fr"), fr);
+    // A third has it, too: it is popular, and they take turns.
+    let mut popular = world.clone();
+    popular.pods[2].active(&[SQL], 4);
+    popular.pods[sql].sent_at = ago(10);
+    assert_ne!(first(&popular.decide(ask_for("sql"))), sql);
     // In use is warmer than in memory, whoever bids more.
     let other = 5 - sql;
     world.pods[sql].active(&[FR], 4).resident(&[(SQL, Level::Gpu)]);
