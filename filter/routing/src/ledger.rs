@@ -385,9 +385,9 @@ impl<'a> AtPod<'a> {
         self.0.map_or(UnixMillis(0), |state| state.memory.heard)
     }
 
-    /// When a first token was last observed there.
-    fn observed_at(self) -> UnixMillis {
-        self.0.map_or(UnixMillis(0), |state| state.memory.observed_at())
+    /// When an answer with 2xx last began there, or ended well.
+    fn answered_at(self) -> UnixMillis {
+        self.0.map_or(UnixMillis(0), |state| state.memory.answered_at)
     }
 
     /// KV tokens that all workers ever sent to the pod, cached ones not counted: the clock by which its

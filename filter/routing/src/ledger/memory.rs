@@ -45,8 +45,8 @@ pub enum Outcome {
     NotFound,
     /// The client left, or nobody knows.
     Abandoned,
-    /// No connection, a reset, an earlier attempt of a retried request, or a client that left in vain: the pod gave
-    /// nobody a first token while it waited.
+    /// No connection, a reset, an earlier attempt of a retried request, or a client that left in vain: the pod answered
+    /// nobody while it waited.
     Unreachable,
     /// 429 or 503: the pod says that it is full or not ready.
     Overloaded,
@@ -126,6 +126,8 @@ pub(super) struct Memory {
     rate: f64,
     samples: u32,
     observed_at: UnixMillis,
+    /// When an answer with 2xx last began, or ended well, whatever it taught.
+    pub answered_at: UnixMillis,
     /// When the latest request was sent whose first token was seen.
     pub heard: UnixMillis,
     /// xxh64 of the name and when it was last sent, newest first.
@@ -149,11 +151,6 @@ impl Memory {
     /// Learned prefill rate in tokens per millisecond, once enough was seen.
     pub fn rate(&self) -> Option<f64> {
         (self.samples >= SAMPLES_MIN && self.rate.is_finite() && self.rate > 0.0).then_some(self.rate)
-    }
-
-    /// When a first token was last observed.
-    pub const fn observed_at(&self) -> UnixMillis {
-        self.observed_at
     }
 
     /// A pod that looks slow gets no requests, so nothing could correct its rate: after a while
@@ -199,6 +196,11 @@ impl Memory {
         if self.avoided_until().is_some_and(|until| until <= now) {
             self.probe = Some(sent_at);
         }
+    }
+
+    /// Something of an answer with 2xx was seen.
+    pub fn works(&mut self, at: UnixMillis, now: UnixMillis) {
+        self.answered_at = self.answered_at.max(at).min(now);
     }
 
     /// A request that was sent then is answered, with 2xx.

@@ -896,7 +896,7 @@ fn the_bytes_are_pinned() {
         0, 0, 0, 0, 0, 0, 0, 0,                 // fixed 0.0
         1, 5, 172, 2,                           // one pod: key 5, used at 300
         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,        // incarnation 0, rate 0.0, no samples, never observed,
-        0,                                      // never heard
+        0, 0,                                   // never answered, never heard
         1, 9, 100,                              // one adapter, sent at 100
         0, 0, 0, 0, 0, 0, 0,                    // no tokens sent, never, no strikes, charged at 0, closed, no probe, no error
         27,                                     // one record: 27 bytes
@@ -983,6 +983,84 @@ fn a_pod_that_answers_others_meanwhile_is_slow_and_not_charged() {
         };
         check_silent(other, 9_000, Outcome::Abandoned, charged);
     }
+}
+
+#[test]
+fn whatever_a_pod_answers_shows_that_it_lives() {
+    let whole_ended = |view: &mut LedgerView, store: &MemoryStore| {
+        view.sent(store, &whole(2, A), at(1_100));
+        view.ended(store, 2, Outcome::Success, at(1_500));
+    };
+    let whole_began = |view: &mut LedgerView, store: &MemoryStore| {
+        view.sent(store, &whole(2, A), at(1_100));
+        assert_eq!(view.first_token(store, 2, false, true, at(1_500)), Synced::Idle);
+    };
+    // At a worker that knows of nothing ahead of it.
+    let cached = |_: &mut LedgerView, store: &MemoryStore| {
+        let (uncached, mut other) = (Tokens(0), LedgerView::new("p", 2));
+        other.sent(
+            store,
+            &Sent {
+                uncached,
+                ..stream(1, A)
+            },
+            at(1_100),
+        );
+        other.first_token(store, 1, true, true, at(1_500));
+    };
+    let misleading = |view: &mut LedgerView, store: &MemoryStore| {
+        let teaches = false;
+        view.sent(
+            store,
+            &Sent {
+                teaches,
+                ..stream(2, A)
+            },
+            at(1_100),
+        );
+        view.first_token(store, 2, true, true, at(1_500));
+    };
+    let retried = |view: &mut LedgerView, store: &MemoryStore| {
+        view.sent(store, &stream(2, B), at(1_100));
+        view.moved(store, 2, &[], A, at(1_200));
+        view.first_token(store, 2, true, true, at(1_500));
+    };
+    let elsewhere = |_: &mut LedgerView, store: &MemoryStore| {
+        let mut other = LedgerView::new("p", 2);
+        other.sent(store, &whole(1, A), at(1_100));
+        other.ended(store, 1, Outcome::Success, at(1_500));
+    };
+    let signs = [whole_ended, whole_began, cached, misleading, retried, elsewhere];
+    for sign in signs {
+        check_silent(sign, 9_000, Outcome::Abandoned, false);
+    }
+}
+
+#[test]
+fn an_error_and_an_answer_of_another_clock_are_no_signs_of_life() {
+    let refused = |view: &mut LedgerView, store: &MemoryStore| {
+        view.sent(store, &stream(2, A), at(1_100));
+        view.first_token(store, 2, true, false, at(1_500));
+        view.ended(store, 2, Outcome::Refused, at(1_500));
+    };
+    // The clock steps back from there.
+    let ahead = |view: &mut LedgerView, store: &MemoryStore| {
+        view.sent(store, &whole(2, A), at(20_000));
+        view.ended(store, 2, Outcome::Success, at(20_100));
+    };
+    for no_sign in [refused, ahead] {
+        check_silent(no_sign, 9_000, Outcome::Abandoned, true);
+    }
+}
+
+#[test]
+fn to_ask_whether_a_client_left_in_vain_costs_no_reading_of_its_own() {
+    let store = Flaky::default();
+    let mut view = LedgerView::new("p", 1);
+    view.sent(&store, &stream(1, A), at(1_000));
+    let before = store.operations.get();
+    view.ended(&store, 1, Outcome::Abandoned, at(9_000));
+    assert_eq!(store.operations.get() - before, 2);
 }
 
 #[test]

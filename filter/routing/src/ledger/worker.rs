@@ -211,8 +211,9 @@ impl LedgerView {
         self.write(store, now)
     }
 
-    /// The first byte of an answer came. Of an event stream it is the first token, and shows the pod's rate if
-    /// the answer `is_good`, a 2xx; any other first byte is the last one too.
+    /// The first byte of an answer came. One that `is_good`, a 2xx, shows that the pod works: where it was avoided for its
+    /// failures, it is avoided no more. Of an event stream it is the first token, and shows the pod's rate, too; any other
+    /// first byte is the last one too, and costs nothing of its own where nobody waits to hear of it.
     pub fn first_token(
         &mut self,
         store: &dyn SharedData,
@@ -221,41 +222,31 @@ impl LedgerView {
         is_good: bool,
         now: UnixMillis,
     ) -> Synced {
-        let Some(mut request) = self
-            .truth
-            .get(id)
-            .copied()
-            .filter(|request| request.answered_at.is_none())
-        else {
+        let Some(mut request) = self.truth.get(id).copied() else {
             return Synced::Idle;
         };
-        // A body that was cut may not have told that it asks for a stream.
-        if !request.streams && !is_stream {
-            return Synced::Idle;
+        let (pod, sent_at) = (request.pod, request.sent_at);
+        if is_good {
+            self.learn(Lesson::Answered { pod, sent_at, at: now });
         }
-        request.answered_at = Some(now);
-        self.truth.replace(id, request);
-        if is_stream && is_good && request.teaches {
+        // A body that was cut may not have told that it asks for a stream.
+        let is_token = (request.streams || is_stream) && request.answered_at.is_none();
+        if is_token {
+            request.answered_at = Some(now);
+            self.truth.replace(id, request);
+        }
+        if is_token && is_stream && is_good && request.teaches {
             let seen = Observation {
                 work: request.work,
-                took: now.since(request.sent_at),
+                took: now.since(sent_at),
             };
-            self.learn(Lesson::Rate { pod: request.pod, seen });
+            self.learn(Lesson::Rate { pod, seen });
         }
-        self.write(store, now)
-    }
-
-    /// The answer to a request begins, with 2xx: a pod that was avoided for its failures works again. Costs nothing
-    /// elsewhere.
-    pub fn answered(&mut self, store: &dyn SharedData, id: u64, now: UnixMillis) -> Synced {
-        let Some(InFlight { pod, sent_at, .. }) = self.truth.get(id).copied() else {
-            return Synced::Idle;
-        };
-        if self.seen.at(pod).avoided_until().is_none() {
-            return Synced::Idle;
+        if is_token || (is_good && self.seen.at(pod).avoided_until().is_some()) {
+            self.write(store, now)
+        } else {
+            Synced::Idle
         }
-        self.learn(Lesson::Answered { pod, sent_at });
-        self.write(store, now)
     }
 
     /// The proxy retried: `failed` did not answer, `pod` serves the request. Its time to first
@@ -300,7 +291,7 @@ impl LedgerView {
         let Some(request) = self.truth.end(id, now) else {
             return Synced::Idle;
         };
-        let outcome = if self.was_in_vain(&request, outcome, now) {
+        let outcome = if self.was_in_vain(store, &request, outcome, now) {
             Outcome::Unreachable
         } else {
             outcome
@@ -327,15 +318,23 @@ impl LedgerView {
         self.write(store, now)
     }
 
-    /// A client left that had waited for its first token for far longer than predicted, and the pod gave none to anybody
-    /// in all that time: an engine that hangs looks like this, and no error ever comes of it. Where it gave some, it is
-    /// slow, or its queue long.
-    fn was_in_vain(&self, request: &InFlight, outcome: Outcome, now: UnixMillis) -> bool {
-        outcome == Outcome::Abandoned
-            && request.teaches
-            && request.answered_at.is_none()
-            && overdue_by(request.sent_at, request.predicted, now) > 0.0
-            && self.seen.at(request.pod).observed_at() < request.sent_at
+    /// A client left that had waited for its first token for far longer than predicted, and the pod answered nobody in
+    /// all that time: an engine that hangs looks like this, and no error ever comes of it. Where it answered somebody, it
+    /// is slow, or its queue long.
+    fn was_in_vain(&mut self, store: &dyn SharedData, request: &InFlight, outcome: Outcome, now: UnixMillis) -> bool {
+        if outcome != Outcome::Abandoned
+            || !request.teaches
+            || request.answered_at.is_some()
+            || overdue_by(request.sent_at, request.predicted, now) <= 0.0
+        {
+            return false;
+        }
+        // It may have answered at another worker. The write that follows uses the same reading.
+        self.refresh(store, now);
+        self.catch_up(now);
+        // One from the future is from before the clock stepped back.
+        let since = request.sent_at..=now;
+        !since.contains(&self.seen.at(request.pod).answered_at())
     }
 
     /// Settles what is due, drops what leaked, and shows that this worker lives. To be called on
