@@ -379,10 +379,10 @@ impl<'a> AtPod<'a> {
         self.0?.memory.rate()
     }
 
-    /// When the latest request was sent there whose first token was seen.
+    /// When the latest of the requests was sent that were answered there, with 2xx, whether or not that taught a rate.
     #[must_use]
-    pub fn heard(self) -> UnixMillis {
-        self.0.map_or(UnixMillis(0), |state| state.memory.heard)
+    pub fn answered_sent_at(self) -> UnixMillis {
+        self.0.map_or(UnixMillis(0), |state| state.memory.answered_sent_at)
     }
 
     /// When an answer with 2xx last began there, or ended well.

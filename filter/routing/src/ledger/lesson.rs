@@ -82,7 +82,7 @@ impl Ledger {
             Lesson::Asked(_) => {}
             Lesson::Sent { tokens, sent_at, .. } => state.memory.sent(tokens, sent_at, now),
             Lesson::Answered { sent_at, at, .. } => {
-                state.memory.works(at, now);
+                state.memory.works(sent_at, at, now);
                 state.memory.answered(sent_at, now);
             }
             Lesson::Adapter {
@@ -98,7 +98,7 @@ impl Ledger {
             Lesson::Rate { seen, .. } => state.memory.observe(seen, now),
             Lesson::End { end, at, .. } => {
                 if end.outcome == Outcome::Success {
-                    state.memory.works(at, now);
+                    state.memory.works(end.sent_at, at, now);
                 }
                 state.memory.ended(end, at);
             }

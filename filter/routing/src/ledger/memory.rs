@@ -128,8 +128,8 @@ pub(super) struct Memory {
     observed_at: UnixMillis,
     /// When an answer with 2xx last began, or ended well, whatever it taught.
     pub answered_at: UnixMillis,
-    /// When the latest request was sent whose first token was seen.
-    pub heard: UnixMillis,
+    /// When the latest of the requests was sent that were answered so.
+    pub answered_sent_at: UnixMillis,
     /// xxh64 of the name and when it was last sent, newest first.
     pub adapters: Vec<(u64, UnixMillis)>,
     /// KV tokens sent so far.
@@ -170,7 +170,6 @@ impl Memory {
         let work = seen.work.0 as f64;
         let observed = (work / (seen.took.0.max(1) as f64)).min(RATE_MAX);
         self.observed_at = now;
-        self.heard = self.heard.max(UnixMillis(now.0.saturating_sub(seen.took.0)));
         if self.samples < SAMPLES_MIN {
             // The first answers of a pod are its slowest (warm-up), and one of them must not stand for it.
             self.rate = self.rate.max(observed);
@@ -198,9 +197,10 @@ impl Memory {
         }
     }
 
-    /// Something of an answer with 2xx was seen.
-    pub fn works(&mut self, at: UnixMillis, now: UnixMillis) {
+    /// Something of an answer with 2xx was seen, to a request that was sent then.
+    pub fn works(&mut self, sent_at: UnixMillis, at: UnixMillis, now: UnixMillis) {
         self.answered_at = self.answered_at.max(at).min(now);
+        self.answered_sent_at = self.answered_sent_at.max(sent_at).min(now);
     }
 
     /// A request that was sent then is answered, with 2xx.

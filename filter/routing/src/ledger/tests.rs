@@ -896,7 +896,7 @@ fn the_bytes_are_pinned() {
         0, 0, 0, 0, 0, 0, 0, 0,                 // fixed 0.0
         1, 5, 172, 2,                           // one pod: key 5, used at 300
         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,        // incarnation 0, rate 0.0, no samples, never observed,
-        0, 0,                                   // never answered, never heard
+        0, 0,                                   // never answered, no request
         1, 9, 100,                              // one adapter, sent at 100
         0, 0, 0, 0, 0, 0, 0,                    // no tokens sent, never, no strikes, charged at 0, closed, no probe, no error
         27,                                     // one record: 27 bytes

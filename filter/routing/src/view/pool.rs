@@ -277,7 +277,7 @@ impl PoolView {
             session: false,
             claimed: 0.0,
             rate: known.rate(),
-            slow: slow(row, freshness, &own, known.heard(), now),
+            slow: slow(row, freshness, &own, known.answered_sent_at(), now),
             // Further ahead than any avoidance lasts: from before the clock stepped back.
             avoided_until: known.avoided_until().filter(|until| until.since(now) <= AVOID_MAX),
             adapters_in_use: known.adapters_in_use(),
