@@ -92,7 +92,7 @@ impl Outcome {
     }
 }
 
-/// A prompt that was answered while somebody watched, or was not.
+/// A prompt that was answered while somebody watched.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Observation {
     /// Own uncached prompt tokens the pod had to read until the first token.
