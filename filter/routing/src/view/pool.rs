@@ -129,6 +129,7 @@ impl PoolView {
                 // The page is the older of the two that are compared with: what both show may be folded.
                 sample_at: row.scraped_at,
                 proxy_active: row.proxy_active.zip(counted_at),
+                generated: row.generated,
             }));
         let (ledger, pods) = (self.ledger.ledger(), table.pods.iter().zip(&self.keys));
         self.then.resize(table.pods.len(), (None, Tokens(0)));

@@ -676,3 +676,25 @@ fn a_slow_pod_that_answers_while_its_page_stands_still_is_not_slow() {
         true,
     );
 }
+
+#[test]
+fn what_pages_show_of_other_proxies_keeps_a_pod_from_being_charged() {
+    for (generated, charged) in [([5.0, 6.0], false), ([5.0, 5.0], true)] {
+        let store = MemoryStore::default();
+        let mut view = view(ONE, 1);
+        three(&store);
+        let pod = endpoints(&decide(&mut view, &store, 1, Some("base"), 100))[0];
+        for (seq, generated) in (1..).zip(generated) {
+            let page = |pod| PodRow {
+                scraped_at: Some(at(seq * 1_000)),
+                generated: Some(generated),
+                ..row(pod)
+            };
+            let pages = ["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"].map(page);
+            publish_rows(&store, "a", "base", pages.into(), seq + 1);
+            view.tick(&store, at(seq * 1_000 + 100));
+        }
+        view.on_end(&store, 1, Outcome::Abandoned, at(9_000));
+        assert_eq!(avoided(&store, pod), charged, "{generated:?}");
+    }
+}
