@@ -379,15 +379,15 @@ impl<'a> AtPod<'a> {
         self.0?.memory.rate()
     }
 
-    /// When the latest request was sent there whose first token was seen.
+    /// When the latest of the requests was sent that were answered there, with 2xx, whether or not that taught a rate.
     #[must_use]
-    pub fn heard(self) -> UnixMillis {
-        self.0.map_or(UnixMillis(0), |state| state.memory.heard)
+    pub fn answered_sent_at(self) -> UnixMillis {
+        self.0.map_or(UnixMillis(0), |state| state.memory.answered_sent_at)
     }
 
-    /// When a first token was last observed there.
-    fn observed_at(self) -> UnixMillis {
-        self.0.map_or(UnixMillis(0), |state| state.memory.observed_at())
+    /// When an answer with 2xx last began there, or ended well.
+    fn answered_at(self) -> UnixMillis {
+        self.0.map_or(UnixMillis(0), |state| state.memory.answered_at)
     }
 
     /// KV tokens that all workers ever sent to the pod, cached ones not counted: the clock by which its

@@ -330,9 +330,6 @@ impl View {
         if let Some(view) = self.routed.get(&id).and_then(|routed| self.pools.get_mut(routed.pool)) {
             self.counts
                 .ledger(view.ledger.first_token(store, id, is_stream, is_good, now));
-            if is_good {
-                self.counts.ledger(view.ledger.answered(store, id, now));
-            }
         }
     }
 

@@ -290,6 +290,7 @@ impl Booked {
             incarnation: 0,
             sample_at: Some(self.now),
             proxy_active: None,
+            generated: None,
         });
         let facts: Vec<PodFact> = facts.collect();
         for view in &mut self.views {

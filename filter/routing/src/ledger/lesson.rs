@@ -4,7 +4,7 @@ use berth_shared_state::pod::PodKey;
 use berth_shared_state::units::{Tokens, UnixMillis};
 
 use super::memory::{Ending, Observation};
-use super::{Asked, Ledger};
+use super::{Asked, Ledger, Outcome};
 
 /// Something to remember of a pod, until it is written.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +32,7 @@ pub(super) enum Lesson {
     Answered {
         pod: PodKey,
         sent_at: UnixMillis,
+        at: UnixMillis,
     },
     End {
         pod: PodKey,
@@ -80,7 +81,10 @@ impl Ledger {
         match *lesson {
             Lesson::Asked(_) => {}
             Lesson::Sent { tokens, sent_at, .. } => state.memory.sent(tokens, sent_at, now),
-            Lesson::Answered { sent_at, .. } => state.memory.answered(sent_at, now),
+            Lesson::Answered { sent_at, at, .. } => {
+                state.memory.works(sent_at, at, now);
+                state.memory.answered(sent_at, now);
+            }
             Lesson::Adapter {
                 incarnation,
                 adapter,
@@ -92,7 +96,12 @@ impl Ledger {
             }
             Lesson::NoAdapter { adapter, .. } => state.memory.lacks_adapter(adapter),
             Lesson::Rate { seen, .. } => state.memory.observe(seen, now),
-            Lesson::End { end, at, .. } => state.memory.ended(end, at),
+            Lesson::End { end, at, .. } => {
+                if end.outcome == Outcome::Success {
+                    state.memory.works(end.sent_at, at, now);
+                }
+                state.memory.ended(end, at);
+            }
         }
     }
 }

@@ -45,8 +45,8 @@ pub enum Outcome {
     NotFound,
     /// The client left, or nobody knows.
     Abandoned,
-    /// No connection, a reset, an earlier attempt of a retried request, or a client that left in vain: the pod gave
-    /// nobody a first token while it waited.
+    /// No connection, a reset, an earlier attempt of a retried request, or a client that left in vain: the pod answered
+    /// nobody while it waited.
     Unreachable,
     /// 429 or 503: the pod says that it is full or not ready.
     Overloaded,
@@ -92,7 +92,7 @@ impl Outcome {
     }
 }
 
-/// A prompt that was answered while somebody watched, or was not.
+/// A prompt that was answered while somebody watched.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Observation {
     /// Own uncached prompt tokens the pod had to read until the first token.
@@ -126,8 +126,10 @@ pub(super) struct Memory {
     rate: f64,
     samples: u32,
     observed_at: UnixMillis,
-    /// When the latest request was sent whose first token was seen.
-    pub heard: UnixMillis,
+    /// When an answer with 2xx last began, or ended well, whatever it taught.
+    pub answered_at: UnixMillis,
+    /// When the latest of the requests was sent that were answered so.
+    pub answered_sent_at: UnixMillis,
     /// xxh64 of the name and when it was last sent, newest first.
     pub adapters: Vec<(u64, UnixMillis)>,
     /// KV tokens sent so far.
@@ -151,11 +153,6 @@ impl Memory {
         (self.samples >= SAMPLES_MIN && self.rate.is_finite() && self.rate > 0.0).then_some(self.rate)
     }
 
-    /// When a first token was last observed.
-    pub const fn observed_at(&self) -> UnixMillis {
-        self.observed_at
-    }
-
     /// A pod that looks slow gets no requests, so nothing could correct its rate: after a while
     /// without observations it counts as the pool's again, and has to be seen anew.
     pub fn forget_rate(&mut self, now: UnixMillis) {
@@ -173,7 +170,6 @@ impl Memory {
         let work = seen.work.0 as f64;
         let observed = (work / (seen.took.0.max(1) as f64)).min(RATE_MAX);
         self.observed_at = now;
-        self.heard = self.heard.max(UnixMillis(now.0.saturating_sub(seen.took.0)));
         if self.samples < SAMPLES_MIN {
             // The first answers of a pod are its slowest (warm-up), and one of them must not stand for it.
             self.rate = self.rate.max(observed);
@@ -199,6 +195,12 @@ impl Memory {
         if self.avoided_until().is_some_and(|until| until <= now) {
             self.probe = Some(sent_at);
         }
+    }
+
+    /// Something of an answer with 2xx was seen, to a request that was sent then.
+    pub fn works(&mut self, sent_at: UnixMillis, at: UnixMillis, now: UnixMillis) {
+        self.answered_at = self.answered_at.max(at).min(now);
+        self.answered_sent_at = self.answered_sent_at.max(sent_at).min(now);
     }
 
     /// A request that was sent then is answered, with 2xx.

@@ -129,6 +129,7 @@ impl PoolView {
                 // The page is the older of the two that are compared with: what both show may be folded.
                 sample_at: row.scraped_at,
                 proxy_active: row.proxy_active.zip(counted_at),
+                generated: row.generated,
             }));
         let (ledger, pods) = (self.ledger.ledger(), table.pods.iter().zip(&self.keys));
         self.then.resize(table.pods.len(), (None, Tokens(0)));
@@ -277,7 +278,7 @@ impl PoolView {
             session: false,
             claimed: 0.0,
             rate: known.rate(),
-            slow: slow(row, freshness, &own, known.heard(), now),
+            slow: slow(row, freshness, &own, known.answered_sent_at(), now),
             // Further ahead than any avoidance lasts: from before the clock stepped back.
             avoided_until: known.avoided_until().filter(|until| until.since(now) <= AVOID_MAX),
             adapters_in_use: known.adapters_in_use(),

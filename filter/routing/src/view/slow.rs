@@ -11,12 +11,13 @@ use berth_shared_state::units::UnixMillis;
 
 use crate::ledger::OwnLoad;
 
-/// What is to be believed of it. `heard`: when the latest request was sent there whose first token was seen.
+/// What is to be believed of it. `answered_sent_at`: when the latest of the requests was sent there that
+/// were answered.
 pub(super) fn slow(
     row: &PodRow,
     freshness: Freshness,
     own: &OwnLoad,
-    heard: UnixMillis,
+    answered_sent_at: UnixMillis,
     now: UnixMillis,
 ) -> Option<Slow> {
     let slow = row.slow.filter(|_| freshness != Freshness::Unknown)?;
@@ -24,7 +25,7 @@ pub(super) fn slow(
         own.in_flight() == 0 && row.load.running == Some(0) && row.load.waiting.is_none_or(|waiting| waiting == 0);
     // Further ahead than anybody is left alone: from before the clock stepped back.
     let tried = idle && (slow.again <= now || slow.again.since(now) > SLOW_TRIED_AFTER_MAX);
-    let lied = slow.still_since.is_some_and(|since| heard > since);
+    let lied = slow.still_since.is_some_and(|since| answered_sent_at > since);
     (!tried && !lied).then_some(slow)
 }
 
@@ -41,7 +42,7 @@ mod tests {
         row: PodRow,
         freshness: Freshness,
         own: OwnLoad,
-        heard: UnixMillis,
+        answered_sent_at: UnixMillis,
     }
 
     /// Whether it counts for an idle pod that may be tried in a second.
@@ -51,7 +52,7 @@ mod tests {
             row: PodRow::unread("10.0.0.1:80".parse().unwrap(), UnixMillis(0)),
             freshness: Freshness::Fresh,
             own: OwnLoad::default(),
-            heard: UnixMillis(0),
+            answered_sent_at: UnixMillis(0),
         };
         (known.row.load.running, known.row.load.waiting) = (Some(0), Some(0));
         let mut told = Slow {
@@ -61,7 +62,7 @@ mod tests {
         };
         change(&mut known, &mut told);
         known.row.slow = Some(told);
-        let believed = slow(&known.row, known.freshness, &known.own, known.heard, NOW);
+        let believed = slow(&known.row, known.freshness, &known.own, known.answered_sent_at, NOW);
         assert_eq!(believed, counts.then_some(told));
     }
 
@@ -105,11 +106,11 @@ mod tests {
 
     #[test]
     fn pages_that_stand_still_while_the_pod_answers_are_not_believed() {
-        let still = |heard: u64, counts| {
+        let still = |sent: u64, counts| {
             check(
                 |known, slow| {
                     slow.still_since = Some(UnixMillis(NOW.0 - 5_000));
-                    known.heard = UnixMillis(NOW.0 - heard);
+                    known.answered_sent_at = UnixMillis(NOW.0 - sent);
                 },
                 counts,
             );
@@ -119,7 +120,7 @@ mod tests {
         still(5_000, true);
         still(4_999, false);
         // What moves is a measurement, whatever was answered.
-        check(|known, _| known.heard = NOW, true);
+        check(|known, _| known.answered_sent_at = NOW, true);
     }
 
     #[test]

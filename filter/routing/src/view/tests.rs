@@ -3,7 +3,7 @@ use berth_shared_state::names::{Keys, ledger_key};
 use berth_shared_state::sample::{Engine, Status};
 use berth_shared_state::sealed::SealError;
 use berth_shared_state::store::{Cas, MemoryStore, StoreError, Stored};
-use berth_shared_state::table::{self, Discovered, Load, Models, NameId, PodRow, Readiness, Table};
+use berth_shared_state::table::{self, Discovered, Load, Models, NameId, PodRow, Readiness, Slow, Table};
 use berth_shared_state::units::Tokens;
 use core::cell::Cell;
 #[cfg(target_arch = "wasm32")]
@@ -71,6 +71,10 @@ fn row(pod: &str) -> PodRow {
 }
 
 fn publish(store: &dyn SharedData, pool: &str, base: &str, pods: &[&str], seq: u64) {
+    publish_rows(store, pool, base, pods.iter().map(|pod| row(pod)).collect(), seq);
+}
+
+fn publish_rows(store: &dyn SharedData, pool: &str, base: &str, pods: Vec<PodRow>, seq: u64) {
     let table = Table {
         seq,
         written_at: at(0),
@@ -81,7 +85,7 @@ fn publish(store: &dyn SharedData, pool: &str, base: &str, pods: &[&str], seq: u
         },
         scrape_interval: Millis(1_000),
         names: vec![base.to_owned()],
-        pods: pods.iter().map(|pod| row(pod)).collect(),
+        pods,
     };
     store
         .set(&table_key(pool), &table::encode(&table).unwrap(), None)
@@ -615,4 +619,82 @@ fn what_was_sent_between_page_and_report_is_not_taken_for_running_on_the_page() 
     let terms = decision.why.considered[0].terms;
     // Four of others and two of ours; a prompt of 1,000 tokens takes 125 ms.
     assert!((terms.harm - (125.0 * 0.1 * 6.0 + 2.0 * 6.0)).abs() < 1e-6, "{terms:?}");
+}
+
+/// The only pod is slow, and its page stands still since then, or moves. A request is sent there and answered so: whether
+/// the pod is still believed to be slow.
+#[track_caller]
+fn check_slow(still_since: Option<u64>, sent: u64, answer: fn(&mut View, &MemoryStore), slow: bool) {
+    let store = MemoryStore::default();
+    let mut pod = row("10.0.0.1:80");
+    pod.slow = Some(Slow {
+        times: 10.0,
+        still_since: still_since.map(at),
+        again: at(10_000),
+    });
+    publish_rows(&store, "a", "base", vec![pod], 1);
+    let mut view = view(ONE, 1);
+    let misleads = |view: &mut View, id, now| match decide(view, &store, id, Some("base"), now).action {
+        Action::Route { booking, .. } => booking.misleads,
+        other => panic!("not routed: {other:?}"),
+    };
+    assert!(misleads(&mut view, 1, sent), "it teaches no rate");
+    answer(&mut view, &store);
+    assert_eq!(misleads(&mut view, 2, 1_500), slow);
+}
+
+#[test]
+fn a_slow_pod_that_answers_while_its_page_stands_still_is_not_slow() {
+    let token: fn(&mut View, &MemoryStore) = |view, store| view.on_first_byte(store, 1, 200, true, at(1_000));
+    check_slow(Some(500), 501, token, false);
+    check_slow(
+        Some(500),
+        501,
+        |view, store| view.on_first_byte(store, 1, 200, false, at(1_000)),
+        false,
+    );
+    check_slow(
+        Some(500),
+        501,
+        |view, store| view.on_end(store, 1, Outcome::Success, at(1_000)),
+        false,
+    );
+    // Sent before it stood still: that its answer came later is what a slow pod does, too.
+    check_slow(Some(500), 500, token, true);
+    // What moves is a measurement.
+    check_slow(None, 501, token, true);
+    check_slow(
+        Some(500),
+        501,
+        |view, store| view.on_first_byte(store, 1, 500, true, at(1_000)),
+        true,
+    );
+    check_slow(
+        Some(500),
+        501,
+        |view, store| view.on_end(store, 1, Outcome::Refused, at(1_000)),
+        true,
+    );
+}
+
+#[test]
+fn what_pages_show_of_other_proxies_keeps_a_pod_from_being_charged() {
+    for (generated, charged) in [([5.0, 6.0], false), ([5.0, 5.0], true)] {
+        let store = MemoryStore::default();
+        let mut view = view(ONE, 1);
+        three(&store);
+        let pod = endpoints(&decide(&mut view, &store, 1, Some("base"), 100))[0];
+        for (seq, generated) in (1..).zip(generated) {
+            let page = |pod| PodRow {
+                scraped_at: Some(at(seq * 1_000)),
+                generated: Some(generated),
+                ..row(pod)
+            };
+            let pages = ["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"].map(page);
+            publish_rows(&store, "a", "base", pages.into(), seq + 1);
+            view.tick(&store, at(seq * 1_000 + 100));
+        }
+        view.on_end(&store, 1, Outcome::Abandoned, at(9_000));
+        assert_eq!(avoided(&store, pod), charged, "{generated:?}");
+    }
 }
