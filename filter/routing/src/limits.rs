@@ -89,7 +89,8 @@ pub const DRAWN_ADAPTER_MAX: usize = 8;
 /// Homes of a popular beginning among them.
 pub const DRAWN_HOMES_MAX: usize = 4;
 /// All that are drawn at once: with the two homes of the adapter.
-pub const DRAWN_MAX: usize = DRAWN_AT_RANDOM + DRAWN_HOLDERS_MAX + DRAWN_ADAPTER_MAX + DRAWN_HOMES_MAX + 2;
+pub const DRAWN_MAX: usize =
+    DRAWN_AT_RANDOM + DRAWN_HOLDERS_MAX + DRAWN_ADAPTER_MAX + DRAWN_HOMES_MAX + crate::cost::ADAPTER_HOMES as usize;
 /// Points of a ring that a key is hashed to ([`crate::decision`]): the paper's number for a peak of 1.05.
 pub const HOME_PROBES: u64 = 21;
 /// Pods behind such a point that are asked whether they serve the request.

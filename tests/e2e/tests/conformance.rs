@@ -60,8 +60,8 @@ async fn only_designated_ports_of_an_address_are_hit() -> Result<()> {
     for designated_ones in [&["3"][..], &["0", "4"], &["1", "2", "6"], &ranks] {
         let counts = designated(&rig, designated_ones).await?;
         let hit: Vec<&str> = counts.keys().map(String::as_str).collect();
-        // Idle pods that cost the same share by lot: that one of eight gets none of 100 is once in 79,000, and own work
-        // in flight makes it rarer. Of three it is once in 10^17.
+        // Idle pods that cost the same take turns; with eight the number of requests leaves little room for a pod that was
+        // found dearer.
         let all = designated_ones.len() <= 3;
         ensure!(
             hit.iter().all(|name| designated_ones.contains(name)),

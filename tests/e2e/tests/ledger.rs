@@ -27,7 +27,7 @@ async fn a_burst_between_two_scrapes_spreads_over_all_workers() -> Result<()> {
     for name in &rig.names {
         spread.push(rig.received(name, CHAT)?.len());
     }
-    // Even is 20 each. Costs within 5 ms are equal and shared by lot, which leaves some play.
+    // Even is 20 each. Costs within 5 ms are equal and take turns; two workers may choose at once, which leaves some play.
     ensure!(
         spread.iter().all(|count| (14..=26).contains(count)),
         "uneven: {spread:?}"

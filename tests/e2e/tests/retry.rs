@@ -92,7 +92,7 @@ async fn the_ledger_follows_the_request_to_the_pod_that_serves_it() -> Result<()
             times: None,
         })
         .await;
-    // The pods are equal and chosen by lot; the first request that meets a is moved.
+    // The pods are equal and take turns; the first request that meets a is moved.
     let mut met = None;
     for number in 0..100 {
         let body = streamed("llama", &format!("{number} moved"), 4_000, 3_000);
