@@ -15,8 +15,8 @@
 
 use crate::clock::Now;
 use crate::limits::{
-    SLOW_CLEARS, SLOW_FROM, SLOW_TRIED_AFTER, SLOW_TRIED_AFTER_MAX, TEMPO_SPAN_MIN, TEMPO_SPANS, TEMPO_SPANS_MIN,
-    TEMPO_WEIGHT_SLOW, TOKENS_PER_STEP,
+    SLOW_CLEARS, SLOW_FROM, SLOW_TIMES_MAX, SLOW_TRIED_AFTER, SLOW_TRIED_AFTER_MAX, TEMPO_SPAN_MIN, TEMPO_SPANS,
+    TEMPO_SPANS_MIN, TEMPO_WEIGHT_SLOW, TOKENS_PER_STEP,
 };
 use crate::sample::{Counters, Engine, Sample};
 use crate::table::{self, PodRow, Tempo};
@@ -289,7 +289,7 @@ impl Watch {
             Some(slow) => slow.wait,
         };
         self.slow = Some(Slow {
-            times,
+            times: times.min(SLOW_TIMES_MAX),
             still_since,
             again: Some(at + wait),
             wait,

@@ -5,6 +5,7 @@ use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use super::*;
 use crate::sample::Status;
+use crate::table::Table;
 use crate::units::Tokens;
 
 /// Pages of one pod, a second apart.
@@ -131,6 +132,26 @@ fn a_pod_that_becomes_slow_shows_it_on_its_next_page() {
     // One step in a second. Of less nobody can say where in it the engine is.
     check(10.0, Some(100.0));
     check(1.0, Some(100.0));
+}
+
+#[test]
+fn counters_that_lie_blind_nobody() {
+    let mut pod = Pod { running: 1, ..idle() };
+    (0..=TEMPO_SPANS_MIN).for_each(|_| pod.page(5e38));
+    (0..3).for_each(|_| pod.page(0.0));
+    assert_eq!(pod.slow().map(|slow| f64::from(slow.times)), Some(SLOW_TIMES_MAX));
+    assert!(is_published(pod.watch.tempo(), pod.slow()));
+}
+
+/// A reader takes the table that a pod is published in so.
+fn is_published(tempo: Option<Tempo>, slow: Option<table::Slow>) -> bool {
+    let mut row = PodRow::unread("10.0.0.1:80".parse().unwrap(), UnixMillis(0));
+    (row.tempo, row.slow) = (tempo, slow);
+    let table = Table {
+        pods: vec![row],
+        ..Table::default()
+    };
+    table::decode(&table::encode(&table).unwrap()).is_ok()
 }
 
 #[test]
@@ -336,6 +357,7 @@ mod properties {
             6 => (0.0..1e4_f64).prop_map(Some),
             1 => Just(None),
             1 => any::<f64>().prop_map(Some),
+            1 => (1e38..1e41_f64).prop_map(Some),
         ]
     }
 
@@ -361,7 +383,8 @@ mod properties {
                 watch.step(&sample, Millis(at));
                 let told = watch.slow(Now { wall: UnixMillis(at), steady: Millis(at) });
                 prop_assert!(watch.tempo().is_none_or(Tempo::is_sound));
-                prop_assert!(told.is_none_or(|slow| slow.times >= SLOW_FROM as f32));
+                prop_assert!(told.is_none_or(|slow| slow.times >= SLOW_FROM as f32 && slow.times.is_finite()));
+                prop_assert!(is_published(watch.tempo(), told));
             }
         }
     }
