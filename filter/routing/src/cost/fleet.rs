@@ -178,7 +178,7 @@ impl Fleet {
     }
 
     /// How many times slower a pod is than usual, as far as the others are not.
-    pub(super) fn slowness(&self, pod: &PodFacts<'_>) -> f64 {
+    pub(crate) fn slowness(&self, pod: &PodFacts<'_>) -> f64 {
         if pod.slow.is_none() {
             return 1.0;
         }
