@@ -4,7 +4,7 @@ use berth_shared_state::units::Tokens;
 
 use super::{
     AWAY, Foreign, HITS_SCALE, RATE_DIFFERS, RATE_DIFFERS_ELSEWHERE, RATE_MIN, SLOW_COUNTS, SLOW_MAX, Stage,
-    TEMPO_DIFFERS, capacity, least, most,
+    TEMPO_APART, TEMPO_DIFFERS, capacity, least, most,
 };
 use crate::decision::{PodFacts, PoolFacts};
 
@@ -202,7 +202,9 @@ impl Fleet {
     /// Milliseconds per token of an answer at a pod and at the best one; `None` where they are not clearly apart. A pod
     /// that does not say is like the others.
     pub(super) fn steps(&self, pod: &PodFacts<'_>) -> Option<(f64, f64)> {
-        let (step, best) = (step(pod).or(self.step.get())? * self.slowness(pod), self.step_best?);
+        let (mean, best) = (self.step.get()?, self.step_best?);
+        let step = step(pod).unwrap_or(mean) * self.slowness(pod);
+        let best = most(best, mean / TEMPO_APART);
         (step > best * TEMPO_DIFFERS).then_some((step, best))
     }
 
