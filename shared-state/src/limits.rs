@@ -104,6 +104,10 @@ pub const TOKENS_PER_STEP: f64 = 150.0;
 pub const SLOW_FROM: f64 = 4.0;
 /// And not any more below this multiple.
 pub const SLOW_CLEARS: f64 = 2.0;
+/// Prompt tokens of one step, at most, as engines are configured: vLLM takes 2,048 to 8,192. While it lasts no page moves.
+pub const TOKENS_AT_ONCE: f64 = 8_192.0;
+/// No pod is told to be slower: the price ends at a hundred times, and counters that lie make numbers that no table holds.
+pub const SLOW_TIMES_MAX: f64 = 1e6;
 /// A slow pod where nothing runs shows nothing: after this time a request tries it ...
 pub const SLOW_TRIED_AFTER: Millis = Millis(30_000);
 /// ... and after twice the time each time that it is slow still, up to this: a trial costs a client its patience.

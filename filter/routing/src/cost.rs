@@ -135,6 +135,9 @@ pub const QUEUES_ALIKE: f64 = 0.75;
 /// Tempos of pods differ by more than this factor where their accelerators do. The load alone makes them differ by up to
 /// two, between pods that are equal but for their memory.
 pub const TEMPO_DIFFERS: f64 = 3.0;
+/// And by no more than this between the best and the mean: an H100 reads memory about ten times as fast as an L4. One step
+/// that noise or lying counters made too short must not price the pool.
+pub const TEMPO_APART: f64 = 10.0;
 /// A pod counts as slow when it is so many times slower than usual. Below what makes the poller say so, since part of it
 /// is explained here.
 pub const SLOW_COUNTS: f64 = 3.0;

@@ -9,14 +9,15 @@
 //! holds between two pages between which the engine was never idle. Its two times are fitted to them, older pages
 //! counting less. A pod is slow when it takes many times as long as these say. Of what is not known exactly that is
 //! taken which makes it look better when it is to be found slow: the fewest requests that ran all the time, the most
-//! prompt tokens.
+//! prompt tokens. And two pages in a row must say so: a request that was aborted is counted nowhere, and looks like one
+//! that ran all the time when another came.
 //!
 //! Deliberately not here: whether all pods became slower together, and what own requests have seen. Readers know.
 
 use crate::clock::Now;
 use crate::limits::{
-    SLOW_CLEARS, SLOW_FROM, SLOW_TRIED_AFTER, SLOW_TRIED_AFTER_MAX, TEMPO_SPAN_MIN, TEMPO_SPANS, TEMPO_SPANS_MIN,
-    TEMPO_WEIGHT_SLOW, TOKENS_PER_STEP,
+    SLOW_CLEARS, SLOW_FROM, SLOW_TIMES_MAX, SLOW_TRIED_AFTER, SLOW_TRIED_AFTER_MAX, TEMPO_SPAN_MIN, TEMPO_SPANS,
+    TEMPO_SPANS_MIN, TEMPO_WEIGHT_SLOW, TOKENS_AT_ONCE, TOKENS_PER_STEP,
 };
 use crate::sample::{Counters, Engine, Sample};
 use crate::table::{self, PodRow, Tempo};
@@ -28,6 +29,8 @@ pub(super) struct Watch {
     page: Option<Page>,
     fit: Fit,
     slow: Option<Slow>,
+    /// The last page alone would say so.
+    suspect: bool,
 }
 
 /// It is slower than usual.
@@ -189,6 +192,7 @@ impl Watch {
                 again: None,
                 wait: SLOW_TRIED_AFTER,
             }),
+            suspect: false,
         }
     }
 
@@ -223,7 +227,7 @@ impl Watch {
 
     /// What the pages show now is not to be believed.
     pub(super) fn doubt(&mut self) {
-        (self.page, self.slow) = (None, None);
+        (self.page, self.slow, self.suspect) = (None, None, false);
     }
 
     /// How long it usually takes, once enough was seen.
@@ -243,8 +247,10 @@ impl Watch {
     }
 
     fn stands_still(&mut self, span: &Span, since: Millis, at: Millis) {
-        if let Some(tempo) = self.tempo() {
-            // A step may be just about to end.
+        // A step may be just about to end, and be one full of prompts.
+        if let Some(tempo) = self.tempo()
+            && span.seconds > tempo.seconds(1.0, TOKENS_AT_ONCE)
+        {
             self.found(span.seconds / tempo.seconds(1.0, 0.0), Some(since), at);
         }
     }
@@ -253,29 +259,26 @@ impl Watch {
         let tempo = self.tempo();
         let was = self.slow.is_some();
         if let Some(tempo) = tempo {
-            if span.throughout >= 1.0 {
-                let steps = (span.generated / span.throughout).max(1.0);
-                self.found(span.seconds / tempo.seconds(steps, span.read), None, at);
-            }
+            let steps = (span.generated / span.throughout.max(1.0)).max(1.0);
+            let times = span.seconds / tempo.seconds(steps, span.read);
+            self.found(if span.throughout >= 1.0 { times } else { 0.0 }, None, at);
             let done = tempo.seconds(span.generated / span.running, span.answered);
             if span.seconds < SLOW_CLEARS * done {
-                self.slow = None;
+                (self.slow, self.suspect) = (None, false);
             }
         }
         if span.throughout >= 1.0 && span.generated > 0.0 {
-            let weight = if was || self.slow.is_some() {
-                TEMPO_WEIGHT_SLOW
-            } else {
-                1.0
-            };
+            let weight = if was || self.suspect { TEMPO_WEIGHT_SLOW } else { 1.0 };
             let (steps, read) = (span.generated / span.running, span.answered);
             self.fit.add(steps / span.seconds, read / span.seconds, weight);
         }
     }
 
-    /// It took so many times longer than usual.
+    /// It took so many times longer than usual; 0 where nobody can say.
     fn found(&mut self, times: f64, still_since: Option<Millis>, at: Millis) {
-        if times < SLOW_FROM || !times.is_finite() {
+        let before = self.suspect;
+        self.suspect = times >= SLOW_FROM && times.is_finite();
+        if !self.suspect || !(before || self.slow.is_some()) {
             return;
         }
         let wait = match self.slow {
@@ -289,7 +292,7 @@ impl Watch {
             Some(slow) => slow.wait,
         };
         self.slow = Some(Slow {
-            times,
+            times: times.min(SLOW_TIMES_MAX),
             still_since,
             again: Some(at + wait),
             wait,

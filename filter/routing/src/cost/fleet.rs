@@ -4,7 +4,7 @@ use berth_shared_state::units::Tokens;
 
 use super::{
     AWAY, Foreign, HITS_SCALE, RATE_DIFFERS, RATE_DIFFERS_ELSEWHERE, RATE_MIN, SLOW_COUNTS, SLOW_MAX, Stage,
-    TEMPO_DIFFERS, capacity, least, most,
+    TEMPO_APART, TEMPO_DIFFERS, capacity, least, most,
 };
 use crate::decision::{PodFacts, PoolFacts};
 
@@ -189,7 +189,7 @@ impl Fleet {
     }
 
     /// How many times slower a pod is than usual, as far as the others are not.
-    pub(super) fn slowness(&self, pod: &PodFacts<'_>) -> f64 {
+    pub(crate) fn slowness(&self, pod: &PodFacts<'_>) -> f64 {
         if pod.slow.is_none() {
             return 1.0;
         }
@@ -213,7 +213,9 @@ impl Fleet {
     /// Milliseconds per token of an answer at a pod and at the best one; `None` where they are not clearly apart. A pod
     /// that does not say is like the others.
     pub(super) fn steps(&self, pod: &PodFacts<'_>) -> Option<(f64, f64)> {
-        let (step, best) = (step(pod).or(self.step.get())? * self.slowness(pod), self.step_best?);
+        let (mean, best) = (self.step.get()?, self.step_best?);
+        let step = step(pod).unwrap_or(mean) * self.slowness(pod);
+        let best = most(best, mean / TEMPO_APART);
         (step > best * TEMPO_DIFFERS).then_some((step, best))
     }
 

@@ -370,6 +370,15 @@ fn an_answer_that_takes_longer_elsewhere_costs_a_tenth_of_that() {
 }
 
 #[test]
+fn one_step_that_is_too_short_does_not_price_the_pool() {
+    // Four of 10 ms: the mean is 8, and the best is believed to be 0.8.
+    let step = |step| slowed(1.0, |pod| pod.row.tempo = Some(tempo(step)));
+    let pods = |short| vec![step(10.0), step(10.0), step(10.0), step(10.0), step(short)];
+    near(priced(pods(1.0)).answer, 180.0);
+    near(priced(pods(1e-9)).answer, 184.0);
+}
+
+#[test]
 fn the_tempo_stands_in_for_a_rate_that_nobody_learned() {
     #[track_caller]
     fn check(step: f32, rate: Option<f64>, other: Option<f64>, prefill: f64) {

@@ -373,7 +373,10 @@ impl<'a> Candidates<'a> {
         let Some(first) = chosen.first() else {
             return why.pass(Reason::DiscoveryStale);
         };
-        let booking = self.input.ask.booking(first, self.name.filter(|_| !self.by_load));
+        let booking = self
+            .input
+            .ask
+            .booking(first, self.name.filter(|_| !self.by_load), &self.fleet);
         if ranked.probe {
             why.notes.push(Note::Probe);
         }
@@ -402,14 +405,14 @@ impl<'a> Candidates<'a> {
 }
 
 impl super::Ask<'_> {
-    fn booking(&self, pod: &Candidate<'_>, name: Option<Name<'_>>) -> Booking {
+    fn booking(&self, pod: &Candidate<'_>, name: Option<Name<'_>>, fleet: &Fleet) -> Booking {
         let need = pod.surely.0;
         Booking {
             work: need.uncached(),
             context: need.takes(),
             predicted: Millis(pod.sure_terms().first_token() as u64),
             adapter: name.filter(|_| pod.tier != Tier::Base).map(|name| name.key()),
-            misleads: pod.need != need || pod.pod.slow.is_some(),
+            misleads: pod.need != need || fleet.slowness(pod.pod) > 1.0,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What is believed of proxies that send to the same pods and do not talk.
 
+use berth_shared_state::table::{Slow, Tempo};
+
 use super::*;
 use crate::cost::Terms;
 use crate::prefix::Beginning;
@@ -129,4 +131,33 @@ fn what_others_sent_since_the_reading_went_where_it_was_most_welcome() {
     assert!((0..3).all(|pod| (running(&world, pod) - [2.0, 4.0, 20.0][pod]).abs() < 1e-9));
     world.elsewhere = 0.75;
     assert!((0..3).all(|pod| (running(&world, pod) - [7.0, 5.0, 20.0][pod]).abs() < 1e-9));
+}
+
+#[test]
+fn a_slow_pod_teaches_nothing_and_a_pool_that_is_slow_altogether_does() {
+    #[track_caller]
+    fn check(slow: [bool; 2], teaches: bool) {
+        let mut world = World::of(2);
+        for (pod, slow) in world.pods.iter_mut().zip(slow) {
+            pod.row.tempo = Some(Tempo {
+                step: 10.0,
+                token: 0.125,
+            });
+            pod.slow = slow.then_some(Slow {
+                times: 10.0,
+                still_since: None,
+                again: NOW,
+            });
+        }
+        // It just failed.
+        world.pods[1].avoided_until = Some(UnixMillis(NOW.0 + 1_000));
+        let Action::Route { booking, .. } = world.always(ASK, 0).action else {
+            panic!("not routed");
+        };
+        assert_eq!(!booking.misleads, teaches);
+    }
+    check([false, false], true);
+    check([false, true], true);
+    check([true, false], false);
+    check([true, true], true);
 }
