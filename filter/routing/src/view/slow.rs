@@ -1,8 +1,8 @@
 //! Whether what the pages say of a slow pod counts for the request at hand.
 //!
 //! A slow pod is sent little, and where nothing runs, nothing shows that it works again. So when it was left alone for
-//! long enough, a request may try it, one at a time. And pages that stand still may be at fault, not the engine: it
-//! answers.
+//! long enough, a request may try it, one of each proxy at a time. And pages that stand still may be at fault, not the
+//! engine: it answers.
 
 use berth_shared_state::limits::SLOW_TRIED_AFTER_MAX;
 use berth_shared_state::snapshot::Freshness;
