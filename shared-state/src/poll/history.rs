@@ -126,7 +126,9 @@ impl History {
             (_, _, true) => Trend::Frozen,
             _ => Trend::Live,
         };
-        if trend.is_believed() {
+        // What hangs goes on hanging when its load is not believed any more; for some minutes, since a pod that works
+        // behind a frozen page cannot always show it.
+        if trend.is_believed() || (trend == Trend::Frozen && self.tempo.hangs(at)) {
             self.tempo.step(sample, at);
         } else {
             self.tempo.doubt();

@@ -230,6 +230,12 @@ impl Watch {
         (self.page, self.slow, self.suspect) = (None, None, false);
     }
 
+    /// It is slow, and nothing on its pages has moved, for not longer than anybody is left alone.
+    pub(super) fn hangs(&self, at: Millis) -> bool {
+        let since = self.slow.and_then(|slow| slow.still_since);
+        since.is_some_and(|since| at.since(since) <= SLOW_TRIED_AFTER_MAX)
+    }
+
     /// How long it usually takes, once enough was seen.
     pub(super) fn tempo(&self) -> Option<Tempo> {
         self.fit.tempo()

@@ -1,12 +1,12 @@
 //! Whether what the pages say of a slow pod counts for the request at hand.
 //!
 //! A slow pod is sent little, and where nothing runs, nothing shows that it works again. So when it was left alone for
-//! long enough, a request may try it, one at a time. And pages that stand still may be at fault, not the engine: it
-//! answers.
+//! long enough, a request may try it, one of each proxy at a time. And pages that stand still may be at fault, not the
+//! engine: it answers.
 
 use berth_shared_state::limits::SLOW_TRIED_AFTER_MAX;
 use berth_shared_state::snapshot::Freshness;
-use berth_shared_state::table::{PodRow, Slow};
+use berth_shared_state::table::{PodRow, Slow, Trend};
 use berth_shared_state::units::UnixMillis;
 
 use crate::ledger::OwnLoad;
@@ -20,7 +20,9 @@ pub(super) fn slow(
     answered_sent_at: UnixMillis,
     now: UnixMillis,
 ) -> Option<Slow> {
-    let slow = row.slow.filter(|_| freshness != Freshness::Unknown)?;
+    // Its load is not believed, that nothing moves is.
+    let frozen = row.trend == Trend::Frozen && row.failures == 0;
+    let slow = row.slow.filter(|_| frozen || freshness != Freshness::Unknown)?;
     let idle =
         own.in_flight() == 0 && row.load.running == Some(0) && row.load.waiting.is_none_or(|waiting| waiting == 0);
     // Further ahead than anybody is left alone: from before the clock stepped back.
@@ -127,5 +129,24 @@ mod tests {
     fn what_was_read_too_long_ago_says_nothing() {
         check(|known, _| known.freshness = Freshness::Ageing, true);
         check(|known, _| known.freshness = Freshness::Unknown, false);
+    }
+
+    #[test]
+    fn a_pod_that_hangs_is_slow_when_its_pages_are_frozen() {
+        let frozen = |failures, heard: u64, counts| {
+            check(
+                |known, slow| {
+                    (known.row.trend, known.row.failures) = (Trend::Frozen, failures);
+                    known.freshness = Freshness::Unknown;
+                    slow.still_since = Some(UnixMillis(NOW.0 - 20_000));
+                    known.heard = UnixMillis(NOW.0 - heard);
+                },
+                counts,
+            );
+        };
+        frozen(0, 30_000, true);
+        // It answers, or nobody reads it any more.
+        frozen(0, 10_000, false);
+        frozen(1, 30_000, false);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::table::{Readiness, Trend};
+use crate::units::Tokens;
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -167,7 +168,7 @@ fn the_longest_context_is_that_of_the_shortest_base() {
         max_model_len: len,
         ..model(id, None)
     };
-    let len = |n| Some(crate::units::Tokens(n));
+    let len = |n| Some(Tokens(n));
     rig.run(1_200, |target| match target {
         Target::Models(_) => Reply::Lists(vec![base("a", len(8_192)), base("b", len(4_096)), base("c", None)]),
         target => idle(target),
@@ -203,6 +204,37 @@ fn load_that_never_moves_is_frozen() {
         60,
         Trend::Live,
     );
+}
+
+#[test]
+fn a_pod_that_hangs_does_not_become_well_when_its_pages_are_frozen() {
+    // A step of 10 ms for ten seconds, and then nothing. It is forgotten after four minutes.
+    let page = |second: u64| Sample {
+        kv_mean: Some(0.5),
+        kv_capacity: Some(Tokens(100_000)),
+        counters: Counters {
+            generation_tokens: Some(300.0 * second.min(10) as f64),
+            requests: Some(0.0),
+            prompt_tokens: Some(0.0),
+            ..Counters::default()
+        },
+        ..busy(3, 0, 0.0)
+    };
+    let mut history = history::History::default();
+    for second in 0..=300 {
+        let trend = history.step(&page(second), Millis(second * 1_000)).trend;
+        let now = Now {
+            wall: UnixMillis(second * 1_000),
+            steady: Millis(second * 1_000),
+        };
+        let still_since = history.tempo.slow(now).and_then(|slow| slow.still_since);
+        assert_eq!(trend == Trend::Frozen, second >= 26, "{second}");
+        assert_eq!(
+            still_since,
+            (12..=250).contains(&second).then_some(UnixMillis(10_000)),
+            "{second}"
+        );
+    }
 }
 
 #[test]
