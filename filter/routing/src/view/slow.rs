@@ -133,13 +133,13 @@ mod tests {
 
     #[test]
     fn a_pod_that_hangs_is_slow_when_its_pages_are_frozen() {
-        let frozen = |failures, heard: u64, counts| {
+        let frozen = |failures, sent: u64, counts| {
             check(
                 |known, slow| {
                     (known.row.trend, known.row.failures) = (Trend::Frozen, failures);
                     known.freshness = Freshness::Unknown;
                     slow.still_since = Some(UnixMillis(NOW.0 - 20_000));
-                    known.heard = UnixMillis(NOW.0 - heard);
+                    known.answered_sent_at = UnixMillis(NOW.0 - sent);
                 },
                 counts,
             );
