@@ -210,8 +210,10 @@ fn all_pods_are_looked_at_up_to_a_bound_and_above_it_some() {
     assert_eq!((why.candidates as usize, why.excluded.not_drawn), (DRAW_ABOVE, 0));
     let (mut view, store, _) = many(DRAW_ABOVE + 1);
     let why = decide(&mut view, &store, 1, Some("base"), 10).why;
-    assert_eq!(why.candidates as usize, DRAWN_AT_RANDOM);
-    assert_eq!(why.excluded.not_drawn as usize, DRAW_ABOVE + 1 - DRAWN_AT_RANDOM);
+    // The name's two homes may be among those at random, or not.
+    let drawn = why.candidates as usize;
+    assert!((DRAWN_AT_RANDOM..=DRAWN_AT_RANDOM + 2).contains(&drawn), "{drawn}");
+    assert_eq!(drawn + why.excluded.not_drawn as usize, DRAW_ABOVE + 1);
 }
 
 #[test]
