@@ -217,7 +217,7 @@ impl Terms {
         self.queue + self.harm + self.memory
     }
 
-    /// The terms that are known exactly: what the request itself takes there.
+    /// The terms that a request more at the pod leaves as they are: what this one itself takes there, and its room.
     #[must_use]
     pub fn exact(&self) -> f64 {
         self.prefill + self.away + self.memory + self.adapter + self.answer

@@ -69,14 +69,16 @@ impl Agreed {
         };
         let caches = fleet.caches(input.facts.repeated);
         let start = input.ask.start.filter(|_| caches > 0.0);
-        let seen = input.facts.elsewhere > 0.0;
+        // Nobody else is there to agree with.
+        let name = name.filter(|_| input.facts.elsewhere > 0.0);
         let (prefix, adapter, since) = match input.drawn {
             Some(part) => (
                 start.map(|_| Home::Drawn(part.addresses(&part.drawn.homes, input.pods))),
-                Some([1, usize::MAX].map(|homes| {
-                    let homes = part.drawn.adapter_homes.iter().take(homes);
-                    Home::Drawn(part.addresses(&homes.copied().collect::<Vec<_>>(), input.pods))
-                })),
+                name.map(|_| {
+                    let either = &part.drawn.adapter_homes;
+                    let first = either.get(..1).unwrap_or_default();
+                    [first, either].map(|homes| Home::Drawn(part.addresses(homes, input.pods)))
+                }),
                 part.field.since,
             ),
             None => {
@@ -85,7 +87,7 @@ impl Agreed {
                 let pods = list.iter().map(|one| (one.pod, one.stage));
                 (
                     start.and_then(|start| Home::of(start.key, homes(start.share), warm())),
-                    name.filter(|_| seen).and_then(|name| {
+                    name.and_then(|name| {
                         let homes = |homes| Home::of(name.key(), homes, rows());
                         Some([homes(1)?, homes(ADAPTER_HOMES as usize)?])
                     }),
@@ -95,7 +97,7 @@ impl Agreed {
         };
         Self {
             prefix,
-            adapter: adapter.filter(|_| seen && name.is_some()),
+            adapter,
             elsewhere: input.facts.elsewhere,
             shared: BELIEF * input.facts.elsewhere * caches,
             since,

@@ -121,8 +121,8 @@ fn near_best(taken: &[Candidate<'_>], rest: &[Candidate<'_>], ties: &Ties, rng: 
         let near = cost <= bound || (cost <= unseen && one.terms.exact() <= exact);
         near && one.terms.uncertainty <= best.terms.uncertainty
     };
-    let in_use = rest.iter().filter(|one| one.tier == Tier::Active && near(one)).count();
-    let popular = in_use > ADAPTER_HOMES as usize;
+    let in_use = || rest.iter().filter(|one| one.tier == Tier::Active && near(one)).count();
+    let popular = ties.adapter.is_some() && in_use() > ADAPTER_HOMES as usize;
     let (mut first, mut equal): (Option<(Order, usize)>, usize) = (None, 0);
     for (index, one) in rest.iter().enumerate().filter(|(_, one)| near(one)) {
         let order = ties.order(one, popular);
