@@ -72,7 +72,8 @@ pub const PREFIX_TRIES: usize = 3;
 pub const PREFIX_CAPACITY_UNKNOWN: u64 = 200_000;
 /// An entry is written again when it has aged by this part of a pod's cache.
 pub const PREFIX_RENEW_PART: u32 = 8;
-/// Beginnings of prompts that are counted to find the popular ones: any that is more than one in so many is found.
+/// Beginnings of prompts that are counted to find the popular ones. Up to five of each request are, so any that more than
+/// one request in fifty has is found.
 pub const PREFIX_BEGINNINGS: usize = 256;
 /// Requests after which their counts are halved: some four times as many as there are counts, so that a share is
 /// more than noise.

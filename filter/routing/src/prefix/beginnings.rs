@@ -6,7 +6,7 @@
 //! the same mix of prompts, so they agree on this, too.
 //!
 //! The most popular keys are counted by the space-saving algorithm (Metwally, Agrawal, El Abbadi 2005):
-//! a new key takes the place of the rarest, and its count. Deliberately not here: which pod it is
+//! a new key takes the place of the rarest, and its count, which from then on is its error. Deliberately not here: which pod it is
 //! ([`crate::decision`]).
 
 use super::Chains;
@@ -24,6 +24,13 @@ const STEP_PART: usize = 8;
 /// seconds fills its caches twice; where nothing repeats, forty requests show it.
 const REPEATS_PRIOR: u32 = 2;
 
+/// Sightings that say nothing of a share: among a few requests any two may begin alike, and proxies that each take a few
+/// for popular do not agree on where they live.
+const BY_CHANCE: u32 = 1;
+/// Longer beginnings that are counted along with the one that tells, where that was seen before: when it proves
+/// popular, it is known at once how long a beginning must be, and proxies soon agree again.
+const AHEAD: usize = 4;
+
 /// How a prompt begins, as far as it matters where it lives.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Beginning {
@@ -33,10 +40,18 @@ pub struct Beginning {
     pub share: f64,
 }
 
+/// A key, and how often it was seen: at most `count`, at least `error` less.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    key: u64,
+    count: u32,
+    error: u32,
+}
+
 /// Counts of beginnings.
 #[derive(Clone, Debug, Default)]
 pub struct Beginnings {
-    counts: Vec<(u64, u32)>,
+    seen: Vec<Seen>,
     requests: u32,
     /// Those that began like an earlier one.
     repeated: u32,
@@ -48,26 +63,36 @@ impl Beginnings {
     pub fn beginning(&mut self, chains: &Chains, part: f64) -> Option<Beginning> {
         let chain = chains.full().next()?;
         self.requests = self.requests.saturating_add(1);
-        let (mut blocks, mut found) = (BLOCKS_MIN, None);
-        while let Some(key) = blocks.checked_sub(1).and_then(|last| chain.get(last)) {
-            let before = self.count(*key);
-            self.repeated += u32::from(found.is_none() && before > 0);
-            let share = f64::from(before) / f64::from(self.requests);
-            found = Some(Beginning { key: *key, share });
-            if share <= part {
+        let (mut found, mut ahead) = (None, None);
+        for (key, level) in levels(chain).zip(0..) {
+            if ahead.is_some_and(|last| level > last) {
                 break;
             }
-            blocks += STEP_MIN.max(blocks / STEP_PART);
+            let before = self.count(key);
+            self.repeated += u32::from(level == 0 && before > 0);
+            if ahead.is_some() {
+                continue;
+            }
+            let share = f64::from(before.saturating_sub(BY_CHANCE)) / f64::from(self.requests);
+            found = Some(Beginning { key, share });
+            if share <= part {
+                ahead = Some(level + AHEAD);
+            }
         }
         if self.requests >= PREFIX_BEGINNINGS_WINDOW {
-            self.requests /= 2;
-            self.repeated /= 2;
-            self.counts.retain_mut(|(_, count)| {
-                *count /= 2;
-                *count > 0
-            });
+            self.halve();
         }
         found
+    }
+
+    fn halve(&mut self) {
+        self.requests /= 2;
+        self.repeated /= 2;
+        self.seen.retain_mut(|seen| {
+            seen.count /= 2;
+            seen.error /= 2;
+            seen.count > 0
+        });
     }
 
     /// The part, 0 to 1, of the requests that began like an earlier one. Until it is known, all are thought to.
@@ -77,19 +102,38 @@ impl Beginnings {
         part(self.repeated) / part(self.requests)
     }
 
-    /// Counts a key; how often it was seen before.
+    /// Counts a key; how often it was surely seen before.
     fn count(&mut self, key: u64) -> u32 {
-        if let Some((_, count)) = self.counts.iter_mut().find(|(known, _)| *known == key) {
-            *count = count.saturating_add(1);
-            return *count - 1;
+        if let Some(seen) = self.seen.iter_mut().find(|seen| seen.key == key) {
+            let before = seen.count - seen.error;
+            seen.count = seen.count.saturating_add(1);
+            return before;
         }
-        if self.counts.len() < PREFIX_BEGINNINGS {
-            self.counts.push((key, 1));
-        } else if let Some(rarest) = self.counts.iter_mut().min_by_key(|(_, count)| *count) {
-            *rarest = (key, rarest.1 + 1);
+        if self.seen.len() < PREFIX_BEGINNINGS {
+            self.seen.push(Seen {
+                key,
+                count: 1,
+                error: 0,
+            });
+        } else if let Some(rarest) = self.seen.iter_mut().min_by_key(|seen| seen.count) {
+            *rarest = Seen {
+                key,
+                count: rarest.count.saturating_add(1),
+                error: rarest.count,
+            };
         }
         0
     }
+}
+
+/// The keys of ever longer beginnings.
+fn levels(chain: &[u64]) -> impl Iterator<Item = u64> {
+    let mut blocks = BLOCKS_MIN;
+    core::iter::from_fn(move || {
+        let key = blocks.checked_sub(1).and_then(|last| chain.get(last))?;
+        blocks += STEP_MIN.max(blocks / STEP_PART);
+        Some(*key)
+    })
 }
 
 #[cfg(test)]
@@ -144,6 +188,29 @@ mod tests {
     }
 
     #[test]
+    fn two_that_begin_alike_may_do_so_by_chance_and_three_do_not() {
+        let mut beginnings = Beginnings::default();
+        let prompt = |who| chains(1, 25, who, 40);
+        check(&mut beginnings, &prompt(0), 16);
+        check(&mut beginnings, &prompt(1), 16);
+        // Longer ones were counted, too, so it is known at once where prompts differ.
+        check(&mut beginnings, &prompt(2), 28);
+    }
+
+    #[test]
+    fn what_takes_the_place_of_another_was_not_seen_as_often_as_that() {
+        let mut beginnings = Beginnings::default();
+        // 128 prompts of two beginnings each, three times: all places are taken, and none by less.
+        for who in (0..384).map(|turn| turn % 128) {
+            beginnings.beginning(&chains(who, 20, 0, 0), 1.0);
+        }
+        assert_eq!(beginnings.seen.len(), PREFIX_BEGINNINGS);
+        let new = chains(1_000, 16, 0, 0);
+        let mut share = || beginnings.beginning(&new, 1.0).unwrap().share;
+        assert_eq!([share(), share(), share()], [0.0, 0.0, 1.0 / 387.0]);
+    }
+
+    #[test]
     fn what_is_popular_to_its_end_is_told_with_its_share() {
         let mut beginnings = Beginnings::default();
         let same = chains(1, 22, 0, 0);
@@ -151,7 +218,7 @@ mod tests {
             beginnings.beginning(&same, 0.25);
         }
         let found = beginnings.beginning(&same, 0.25).unwrap();
-        // Seen 99 times before, and taken for a rare one the first time.
+        // Seen 99 times before, of which one says nothing.
         assert_eq!((Some(found.key), found.share), (key(&same, 20), 0.98));
     }
 
@@ -179,7 +246,7 @@ mod tests {
                 beginnings.beginning(&popular, 0.25);
             }
         }
-        assert!(beginnings.counts.len() <= PREFIX_BEGINNINGS);
+        assert!(beginnings.seen.len() <= PREFIX_BEGINNINGS);
         let share = beginnings.beginning(&popular, 0.25).unwrap().share;
         assert!((0.3..0.36).contains(&share), "{share}");
     }
