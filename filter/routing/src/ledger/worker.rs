@@ -336,7 +336,8 @@ impl LedgerView {
 
     /// A client left that had waited for its first token for far longer than predicted, and the pod answered nobody in
     /// all that time, nor did its page show that it generated for other proxies: an engine that hangs looks like this, and
-    /// no error ever comes of it. Where it did, it is slow, or its queue long.
+    /// no error ever comes of it. Where it did, it is slow, or its queue long; and where one that was sent before is not
+    /// overdue yet, that one may be what holds the engine up: all wait while it loads an adapter.
     fn was_in_vain(&mut self, store: &dyn SharedData, request: &InFlight, outcome: Outcome, now: UnixMillis) -> bool {
         if outcome != Outcome::Abandoned
             || !request.teaches
@@ -351,7 +352,11 @@ impl LedgerView {
         // One from the future is from before the clock stepped back.
         let since = request.sent_at..=now;
         let generates = self.generates.get(&request.pod).is_some_and(|at| since.contains(at));
-        !generates && !since.contains(&self.seen.at(request.pod).answered_at())
+        let ahead = self.seen.own(request.pod, None).oldest_unanswered;
+        let held_up = ahead.is_some_and(|(sent_at, predicted)| {
+            sent_at < request.sent_at && overdue_by(sent_at, predicted, now) <= 0.0
+        });
+        !generates && !held_up && !since.contains(&self.seen.at(request.pod).answered_at())
     }
 
     /// Settles what is due, drops what leaked, and shows that this worker lives. To be called on
