@@ -7,9 +7,9 @@
 //! |---|---|---|
 //! | `queue` | (own unanswered tokens + others' x mean uncached) / rate, others' = queued when it was read + sent since - what is done by now | work ahead |
 //! | `prefill` | u / rate, u = prompt tokens that are not in the pod's prefix cache | own work |
-//! | `away` | 10 x (1 x where engines do not say what they find) prefill x 0.9 x (part of the load that others send) x (how much engines cache), except at the home of such prompts | the prefix is computed once more, and kept twice |
+//! | `away` | a x prefill x 0.9 x (part of the load that others send) x (how much engines cache), except at the home of such prompts; a = 3 x (how often a token is found again), 10 at most, 1 where engines do not say | the prefix is computed once more, and kept twice |
 //! | `harm` | u / rate x (waiting + 0.1 x running) + 2 x running x s | slower answers of others; s = step / the shortest of a pod, where it is 3 or more |
-//! | `memory` | 150 x k / (1 - k), k = (used + u + output) / capacity, and more beyond 1 | preemption |
+//! | `memory` | 150 x k / (1 - k), k = (used + sent since by others + u + output) / capacity, and more beyond 1 | preemption |
 //! | `adapter` | 0 warm, 300 in host memory, else `cold_load`: x (1 - 0.9 x part of others) at its home, unless the engine says what it holds; x 1 at its second home; x (1 + 4.5 x part of others) elsewhere; + 3,000 x excess of slots | adapter load |
 //! | `answer` | 0.1 x output x (step - the shortest of a pod), where that is three times as long | a slower answer, once it has begun |
 //! | `overdue` | age of the oldest unanswered - 2 x its prediction - 1,000 | a pod that hangs |
@@ -87,9 +87,13 @@ pub const HOST_ADAPTERS: usize = 16;
 pub const SLOT_WAIT: f64 = 3_000.0;
 /// How far the agreement by hash is believed, at most.
 pub const BELIEF: f64 = 0.9;
-/// Prefills that one copy more beside the home costs where others send, too: far above its own time, since it evicts
+/// Prefills that one copy more beside the home costs where others send, too, at most: far above its own time, since it evicts
 /// another copy and founds a second home. 3 and 30 are worse in the lab.
 pub const AWAY: f64 = 10.0;
+/// The same for each time that a computed token is found again, found / (1 - found) times. Where most prompts are new,
+/// no home is worth a wait: with [`AWAY`] for all, the Mooncake trace had 2.3 times the mean of the reference with 4 proxies, and
+/// has 1.8. With 1 and 5 the lab's numbers are as good, with less where prefixes fill the caches they thrash.
+pub const AWAY_PER_REUSE: f64 = 3.0;
 /// The same in loads of an adapter. Less, since pages show where an adapter runs, whoever sent it: 1 and 10 are
 /// worse in the lab.
 pub const ADAPTER_AWAY: f64 = 5.0;
@@ -99,8 +103,11 @@ pub const ADAPTER_HOMES: u64 = 2;
 /// A beginning of prompts that is more popular than this part of a pod's fair share says nothing of where a prompt
 /// lives: a home must not be filled by one of them.
 pub const HOME_SHARE: f64 = 0.5;
-/// That agreement counts in full when the engines find one in so many prompt tokens in their caches.
+/// That agreement counts not at all where engines find nothing in their caches now, and in full from one in so many
+/// prompt tokens on ...
 pub const HITS_SCALE: f64 = 20.0;
+/// ... as far as they found one in so many lately: what is at home is there as often as prompts repeat.
+pub const FOUND_SCALE: f64 = 2.0;
 /// Milliseconds per millisecond overdue. Own: of what did not come when it should have, nothing is known but how long it
 /// has taken, so as long again is to be expected. With 0.3, as in the simulation, twice as many requests for adapters
 /// were lost at an engine that hangs: a load elsewhere costs 20 s.
@@ -132,7 +139,7 @@ pub const RATE_DIFFERS_ELSEWHERE: f64 = 4.0;
 /// part of the load that others send. They are a scrape old and others act on them, too, so every
 /// difference is overdone until the next scrape; what is cached is certain.
 pub const QUEUES_ALIKE: f64 = 0.75;
-/// Tempos of pods differ by more than this factor where their accelerators do. The load alone makes them differ by up to
+/// Tempos of a pool's pods differ by more than this factor where their accelerators do. The load alone makes them differ by up to
 /// two, between pods that are equal but for their memory.
 pub const TEMPO_DIFFERS: f64 = 3.0;
 /// And by no more than this between the best and the mean: an H100 reads memory about ten times as fast as an L4. One step
@@ -217,10 +224,10 @@ impl Terms {
         self.queue + self.harm + self.memory
     }
 
-    /// The terms that a request more at the pod leaves as they are: what this one itself takes there, and its room.
+    /// The terms that a request more at the pod leaves as they are: what this one itself takes there.
     #[must_use]
     pub fn exact(&self) -> f64 {
-        self.prefill + self.away + self.memory + self.adapter + self.answer
+        self.prefill + self.away + self.adapter + self.answer
     }
 
     /// The expected time to first token: what physically lies ahead of it. `cold_load` is the price of the load that the
@@ -435,7 +442,8 @@ pub fn terms(
     let running = foreign.running.unwrap_or(0.0) + others.since + f64::from(own);
     let queued = foreign.queued.unwrap_or(0.0);
     let waiting = queued + f64::from(pod.own.unanswered);
-    let ahead = (queued + others.since) * fleet.mean_uncached(need.prompt) / rate;
+    let ordinary = fleet.mean_uncached(need.prompt);
+    let ahead = (queued + others.since) * ordinary / rate;
     let steps = fleet.steps(pod);
     let longer = steps.map_or(1.0, |(step, best)| step / best);
     let output = need.output.0 as f64 / f64::from(need.prompts.max(1));
@@ -445,7 +453,13 @@ pub fn terms(
         prefill,
         away: fleet.away() * others.away * prefill,
         harm: prefill * (HARM_PER_WAITING * waiting + HARM_PER_WORK * running) + HARM_PER_REQUEST * longer * running,
-        memory: memory(pod, foreign.used, fleet, need),
+        memory: memory(
+            pod,
+            foreign.used,
+            fleet,
+            need,
+            others.since * (ordinary + half_an_answer(need)),
+        ),
         adapter,
         answer: steps.map_or(0.0, |(step, best)| HARM_PER_WORK * output * (step - best)),
         overdue: overdue(pod, now),
@@ -483,18 +497,33 @@ fn read_since(pod: &PodFacts<'_>, stage: Stage, now: UnixMillis) -> f64 {
 
 /// The barrier against preemption, with one engine of the pod as the room, since a context must
 /// fit one. Engines are taken as equally full: the page names the mean and the worst, while the
-/// pod's own balancer picks a better one.
-fn memory(pod: &PodFacts<'_>, used: Option<f64>, fleet: &Fleet, need: &Need) -> f64 {
+/// pod's own balancer picks a better one. `unseen`: tokens that no gauge shows.
+fn memory(pod: &PodFacts<'_>, used: Option<f64>, fleet: &Fleet, need: &Need, unseen: f64) -> f64 {
     let Some(capacity) = capacity(pod.row).or(fleet.mean_capacity()) else {
         return used.map_or(0.0, barrier);
     };
     let engines = f64::from(pod.row.load.engines.max(1));
     let room = capacity / engines;
     let (takes, prompts) = (need.takes().0 as f64, f64::from(need.prompts.max(1)));
-    let taken = used.unwrap_or(0.0) + pod.own.context_tokens.0 as f64 / capacity;
+    let taken = used.unwrap_or(0.0) + (pod.own.context_tokens.0 as f64 + unseen) / capacity;
     let k = taken + takes / least(prompts, engines) / room;
     let whole = (need.prompt + need.output).0 as f64 / prompts;
     barrier(k) + if k > 1.0 { NO_ROOM } else { 0.0 } + if whole > room { NEVER_FITS } else { 0.0 }
+}
+
+/// Tokens by which the answers that run have grown, each, on average.
+fn half_an_answer(need: &Need) -> f64 {
+    need.output.0 as f64 / f64::from(need.prompts.max(1)) / 2.0
+}
+
+/// Milliseconds that a pod costs more with one ordinary request more, which nobody sees: its work, what this request's
+/// prefill takes from it, and its room.
+#[must_use]
+pub fn one_more(pod: &PodFacts<'_>, stage: Stage, need: &Need, prefill: f64, fleet: &Fleet) -> f64 {
+    let used = fleet.foreign(pod, stage).used;
+    let memory = |unseen: f64| memory(pod, used, fleet, need, unseen);
+    let takes = fleet.mean_uncached(need.prompt) + half_an_answer(need);
+    fleet.ordinary(need.prompt) + prefill + memory(takes) - memory(0.0)
 }
 
 fn barrier(k: f64) -> f64 {

@@ -160,6 +160,8 @@ pub struct PoolFacts {
     pub elsewhere: f64,
     /// The part, 0 to 1, of this proxy's requests that began like an earlier one.
     pub repeated: f64,
+    /// The part, 0 to 1, of prompt tokens that the engines found in their caches lately; `None` = they do not say.
+    pub found: Option<f64>,
 }
 
 /// What a request asks for.

@@ -28,6 +28,12 @@ pub const BYTES_PER_TOKEN_RANGE: core::ops::RangeInclusive<f64> = 1.0..=16.0;
 /// Requests after which older ones count half, in sums from which the length of tokens and answers is
 /// learned: some minutes of a busy pool.
 pub const SIZES_KEPT_REQUESTS: f64 = 1_000.0;
+/// Prompt tokens that count as looked up in the engines' caches and found before any were, in multiples of the pods' KV
+/// memory: caches must fill before they show what repeats. With a quarter it is as good, with none proxies do not agree
+/// while they fill.
+pub const FOUND_AT_FIRST: f64 = 0.5;
+/// Their sums are halved beyond so many times the pods' KV memory.
+pub const FOUND_KEPT: f64 = 4.0;
 /// Requests on either side before such a sum says something.
 pub const SIZES_MIN_REQUESTS: f64 = 50.0;
 /// A learned length counts where it differs by more than this factor. Prompts have long tails, and the two

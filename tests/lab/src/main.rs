@@ -32,6 +32,9 @@ struct Arguments {
     /// Scales the number of requests.
     #[arg(long, default_value_t = 1.0)]
     size: f64,
+    /// As many proxies that do not talk to each other in every scenario, whatever it says.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=64))]
+    proxies: Option<u64>,
     /// Berth decides without these terms.
     #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(terms()))]
     without: Vec<String>,
@@ -53,7 +56,12 @@ fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let traces = Traces::read(&arguments.traces)?;
     let plan = plan(&arguments)?;
-    let scenarios = chosen(&arguments.only)?;
+    let mut scenarios = chosen(&arguments.only)?;
+    if let Some(proxies) = arguments.proxies {
+        scenarios
+            .iter_mut()
+            .for_each(|scenario| scenario.proxies = proxies as usize);
+    }
     let main = timed("scenarios", || study(scenarios.clone(), &plan, &traces));
     let overloaded = arguments.without.is_empty() && (arguments.only.is_empty() || asks_for_overload(&arguments.only));
     let overload = overloaded.then(|| timed("overload", || overload::tables(plan.seeds[0])));

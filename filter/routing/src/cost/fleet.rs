@@ -1,10 +1,11 @@
 //! What the readable pods of a pool have in common: stands in for what one pod does not say.
 
+use berth_shared_state::table::Tempo;
 use berth_shared_state::units::Tokens;
 
 use super::{
-    AWAY, Foreign, HITS_SCALE, RATE_DIFFERS, RATE_DIFFERS_ELSEWHERE, RATE_MIN, SLOW_COUNTS, SLOW_MAX, Stage,
-    TEMPO_APART, TEMPO_DIFFERS, capacity, least, most,
+    AWAY, AWAY_PER_REUSE, FOUND_SCALE, Foreign, HITS_SCALE, RATE_DIFFERS, RATE_DIFFERS_ELSEWHERE, RATE_MIN,
+    SLOW_COUNTS, SLOW_MAX, Stage, TEMPO_APART, TEMPO_DIFFERS, capacity, least, most,
 };
 use crate::decision::{PodFacts, PoolFacts};
 
@@ -35,8 +36,11 @@ impl Mean {
 /// Means over the pool's pods.
 #[derive(Clone, Copy, Debug)]
 pub struct Fleet {
-    /// Tokens per millisecond.
+    /// Tokens per millisecond: as learned; before that as the pods' tempos say, or the config.
     rate: f64,
+    learned: bool,
+    /// Others send, too: what is learned of a pod holds their queues.
+    others: bool,
     /// A pod's own rate counts only if it differs by more than this factor.
     differs: f64,
     queued: Mean,
@@ -49,13 +53,18 @@ pub struct Fleet {
     counted: Mean,
     /// Uncached prompt tokens of an own unanswered request.
     sent: Mean,
-    /// Part of the prompt tokens that was found in prefix caches, from the pods' counters.
+    /// Part of the prompt tokens that was found in prefix caches, from the pods' counters: now, and lately.
     hits: Mean,
+    found: Option<f64>,
     max_lora: Option<u32>,
     /// Milliseconds per token of an answer, usually: over the pods, and at the fastest.
     step: Mean,
     step_best: Option<f64>,
-    /// Learned rate x milliseconds per prompt token by the tempo, of the pods where both are known.
+    /// Milliseconds per prompt token by the tempo, usually: over the pods, at the fastest and the slowest.
+    token: Mean,
+    token_best: f64,
+    token_worst: f64,
+    /// Learned rate x the same, of the pods where both are known.
     per_token: Mean,
     /// The part of their usual tempo that the pods have.
     keep: Mean,
@@ -65,10 +74,13 @@ impl Fleet {
     /// An empty one. `initial` is the configured rate in tokens per second.
     #[must_use]
     pub fn new(facts: &PoolFacts, initial: u32) -> Self {
-        let rate = usable(facts.rate).unwrap_or(f64::from(initial) / 1_000.0).max(RATE_MIN);
+        let learned = usable(facts.rate);
+        let rate = learned.unwrap_or(f64::from(initial) / 1_000.0).max(RATE_MIN);
         let mean = Mean::default();
         Self {
             rate,
+            learned: learned.is_some(),
+            others: facts.elsewhere > 0.0,
             differs: RATE_DIFFERS + RATE_DIFFERS_ELSEWHERE * facts.elsewhere,
             queued: mean,
             running: mean,
@@ -78,9 +90,13 @@ impl Fleet {
             counted: mean,
             sent: mean,
             hits: mean,
+            found: facts.found,
             max_lora: None,
             step: mean,
             step_best: None,
+            token: mean,
+            token_best: f64::INFINITY,
+            token_worst: 0.0,
             per_token: mean,
             keep: mean,
         }
@@ -113,16 +129,27 @@ impl Fleet {
             let requests = f64::from(pod.own.unanswered);
             self.sent.add(pod.own.unanswered_tokens.0 as f64 / requests, requests);
         }
-        if let Some(step) = step(pod) {
-            self.step.add(step, 1.0);
-            self.step_best = Some(self.step_best.map_or(step, |best| best.min(step)));
-            if let (Some(rate), Some(tempo)) = (usable(pod.rate), pod.row.tempo) {
-                self.per_token.add(rate * f64::from(tempo.token), 1.0);
-            }
-            self.keep.add(self.kept(pod), 1.0);
+        if let Some(tempo) = pod.row.tempo {
+            self.add_tempo(pod, tempo);
         }
         let slots = pod.row.activity.as_ref().and_then(|active| active.max);
         self.max_lora = self.max_lora.max(slots.filter(|max| *max > 0));
+    }
+
+    fn add_tempo(&mut self, pod: &PodFacts<'_>, tempo: Tempo) {
+        let (step, token) = (f64::from(tempo.step), f64::from(tempo.token));
+        self.step.add(step, 1.0);
+        self.step_best = Some(self.step_best.map_or(step, |best| best.min(step)));
+        self.token.add(token, 1.0);
+        self.token_best = self.token_best.min(token);
+        self.token_worst = most(self.token_worst, token);
+        if let Some(rate) = usable(pod.rate) {
+            self.per_token.add(rate * token, 1.0);
+        }
+        if !self.learned {
+            self.rate = most(self.token.weight / self.token.sum, RATE_MIN);
+        }
+        self.keep.add(self.kept(pod), 1.0);
     }
 
     /// LoRA slots of a pod that does not say: the pool's largest.
@@ -157,35 +184,51 @@ impl Fleet {
     }
 
     /// How far what other proxies sent is believed to be cached, 0 to 1: not at all where the engines
-    /// report no hits, in full from one in twenty tokens on. Where they do not say, the part of the own requests
+    /// find nothing now, else twice as much as they found lately. Where they do not say, the part of the own requests
     /// that began like an earlier one stands in for it.
     #[must_use]
     pub fn caches(&self, repeated: f64) -> f64 {
-        (HITS_SCALE * self.hits.get().unwrap_or(repeated)).min(1.0)
+        let Some(hits) = self.hits.get() else {
+            return least(HITS_SCALE * repeated, 1.0);
+        };
+        least(HITS_SCALE * hits, 1.0) * least(FOUND_SCALE * self.found.unwrap_or(1.0), 1.0)
     }
 
-    /// Prefills that one copy more of a prefix costs: where engines do not say what they find, no more than its own.
-    /// Prompts may share nothing, and must not be driven from an idle pod to a busy one.
+    /// Prefills that one copy more of a prefix costs: more the oftener a token that was computed is found again. Where engines
+    /// do not say what they find, no more than its own: prompts may share nothing, and must not be driven from an idle
+    /// pod to a busy one.
     #[must_use]
     pub fn away(&self) -> f64 {
-        self.hits.get().map_or(1.0, |_| AWAY)
+        let by_reuse = |found: f64| least(AWAY_PER_REUSE * found / (1.0 - found), AWAY);
+        self.hits.get().map_or(1.0, |_| self.found.map_or(AWAY, by_reuse))
     }
 
     /// A pod's prefill rate, tokens per millisecond. Single observations are noisy, so the pool's
     /// rate counts unless the pod's is clearly another one. A pod whose load is unknown gets no
-    /// credit for being fast. Of one that nothing was learned of, its tempo tells.
+    /// credit for being fast.
     pub(super) fn rate(&self, pod: &PodFacts<'_>, stage: Stage) -> f64 {
-        // In the measure of what was learned of others: proxies that do not talk see each other's queues as slowness.
-        let by_tempo = || {
-            let rate = self.per_token.get()? / f64::from(pod.row.tempo?.token);
-            let times = rate / self.rate;
-            (times.max(1.0 / times) > TEMPO_DIFFERS).then_some(rate)
+        let learned = usable(pod.rate);
+        // What was learned beside others is noise: proxies that do not talk see each other's queues as slowness.
+        let usual = match self.by_tempo(pod).filter(|_| self.others || learned.is_none()) {
+            Some(rate) => rate,
+            None => learned
+                .filter(|own| own * self.differs < self.rate || *own > self.rate * self.differs)
+                .unwrap_or(self.rate),
         };
-        let own = usable(pod.rate).or_else(by_tempo).unwrap_or(self.rate);
-        let slower = own * self.differs < self.rate;
-        let faster = own > self.rate * self.differs && stage != Stage::Unknown;
-        let usual = if slower || faster { own } else { self.rate };
+        let usual = if stage == Stage::Unknown {
+            least(usual, self.rate)
+        } else {
+            usual
+        };
         most(usual / self.slowness(pod), RATE_MIN)
+    }
+
+    /// A pod's rate by its tempo, where those of the pool are apart; in the measure of what was learned.
+    fn by_tempo(&self, pod: &PodFacts<'_>) -> Option<f64> {
+        let token = f64::from(pod.row.tempo?.token);
+        let best = most(self.token_best, self.token.get()? / TEMPO_APART);
+        let apart = self.token_worst > best * TEMPO_DIFFERS;
+        apart.then(|| self.per_token.get().unwrap_or(1.0) / most(token, best))
     }
 
     /// How many times slower a pod is than usual, as far as the others are not.

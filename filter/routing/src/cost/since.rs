@@ -11,13 +11,17 @@
 //!       |  #   #   #    #
 //! ```
 //!
-//! How many: they send as much as this proxy does, in the proportion of their shares of the load.
+//! How many: they send as much as this proxy does, in the proportion of their shares of the load. But between
+//! near-equals they take turns, as this one does, so a part of it is everywhere alike, which changes no order.
 
 use super::{Fleet, Stage, most};
 use crate::decision::PodFacts;
 
 /// Smallest believable part of the load that this proxy sends: one of fifty.
 const OWN_MIN: f64 = 0.02;
+/// Part of what others send that goes to where gauges show room. With all of it, this proxy runs from where they are
+/// thought to be as it would run to where they are not.
+const SEEKING: f64 = 0.7;
 /// Rounds in which the level falls to where it belongs. Each leaves out the pods above it; after a few it stands.
 const ROUNDS: usize = 8;
 
@@ -64,6 +68,6 @@ impl Since {
     pub fn at(self, fleet: &Fleet, pod: &PodFacts<'_>, stage: Stage) -> f64 {
         let Some(level) = self.level else { return 0.0 };
         let (load, speed) = fleet.load_and_speed(pod, stage);
-        most(level * speed - load, 0.0)
+        SEEKING * most(level * speed - load, 0.0)
     }
 }

@@ -383,21 +383,87 @@ fn the_tempo_stands_in_for_a_rate_that_nobody_learned() {
     #[track_caller]
     fn check(step: f32, rate: Option<f64>, other: Option<f64>, prefill: f64) {
         let pod = slowed(1.0, |pod| (pod.row.tempo, pod.rate) = (Some(tempo(step)), rate));
-        let other = slowed(1.0, |pod| pod.rate = other);
-        near(priced(vec![pod, other]).prefill, prefill);
+        let pods = vec![pod, slowed(1.0, |pod| pod.rate = other)];
+        let known = PoolFacts {
+            rate: other,
+            ..PoolFacts::default()
+        };
+        near(priced_with(pods, &known).prefill, prefill);
     }
-    // Of the other, with a step of 10 ms, 8 tokens per ms were learned, as configured for all.
+    // Of the other, with a step of 10 ms, 8 tokens per ms were learned.
     let eight = Some(8.0);
     check(10.0, None, eight, 100.0);
     check(50.0, None, eight, 500.0);
     check(2.0, None, eight, 20.0);
     check(50.0, Some(4.0), eight, 200.0);
-    // Less than three times another: it is the pool's.
-    check(29.0, None, eight, 100.0);
+    // Not more than three times another: it is the pool's.
+    check(30.0, None, eight, 100.0);
     check(4.0, None, eight, 100.0);
-    // In the measure of what was learned: half of the rate, and 1.55 times the step.
-    check(15.5, None, Some(4.0), 310.0);
-    check(50.0, None, None, 100.0);
+    // In the measure of what was learned: half of the rate, and five times the step.
+    check(50.0, None, Some(4.0), 1_000.0);
+    // Nothing was learned: 80 tokens in the time of a step.
+    check(50.0, None, None, 500.0);
+    check(20.0, None, None, 150.0);
+}
+
+#[test]
+fn beside_others_the_tempo_tells_more_than_what_was_learned() {
+    let pods = || {
+        let slow = slowed(1.0, |pod| (pod.row.tempo, pod.rate) = (Some(tempo(50.0)), Some(8.0)));
+        vec![slow, slowed(1.0, |pod| pod.rate = Some(8.0))]
+    };
+    let prefill = |elsewhere| {
+        let known = PoolFacts {
+            rate: Some(8.0),
+            elsewhere,
+            ..PoolFacts::default()
+        };
+        priced_with(pods(), &known).prefill
+    };
+    near(prefill(0.0), 100.0);
+    // The mean of what was learned in the measure of the tempo: (8 x 0.625 + 8 x 0.125) / 2 = 3.
+    near(prefill(0.5), 800.0 * 0.625 / 3.0);
+}
+
+#[test]
+fn a_pod_whose_load_is_unknown_gets_no_credit_for_its_tempo() {
+    let pods = vec![
+        slowed(1.0, |pod| {
+            pod.row.tempo = Some(tempo(2.0));
+            pod.row.scraped_at = None;
+        }),
+        slowed(1.0, |_| {}),
+    ];
+    let known = PoolFacts {
+        rate: Some(8.0),
+        ..PoolFacts::default()
+    };
+    near(priced_with(pods, &known).prefill, 100.0);
+}
+
+#[test]
+fn what_others_are_thought_to_have_sent_takes_room() {
+    let pod = bent(|pod| pod.row.load.kv_capacity = Some(Tokens(100_000)));
+    let memory = |since| {
+        let world = World {
+            pods: vec![pod.clone()],
+            ..World::of(0)
+        };
+        let snapshot = world.snapshot();
+        let facts = world.facts(&snapshot);
+        let fleet = Fleet::new(&PoolFacts::default(), 8_000);
+        let question = Question {
+            fleet: &fleet,
+            now: NOW,
+            avoid: true,
+            slow_start: Millis(0),
+        };
+        let others = Others { since, away: 0.0 };
+        terms(&facts[0], Stage::Fresh, &NEED, 0.0, others, &question).memory
+    };
+    near(memory(0.0), 150.0 * 0.01 / 0.99);
+    // Each like this one, 800 tokens, and half of its answer: 100. Ten of them are 0.09 of the memory.
+    near(memory(10.0), 150.0 * 0.10 / 0.90);
 }
 
 #[test]

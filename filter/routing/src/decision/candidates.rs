@@ -366,7 +366,7 @@ impl<'a> Candidates<'a> {
         let ties = Ties {
             adapter: self.name.filter(|_| !self.by_load).map(|name| name.key()),
             elsewhere: self.input.facts.elsewhere,
-            ordinary: self.fleet.ordinary(self.input.ask.prompt),
+            fleet: &self.fleet,
         };
         let ranked = pick::ranked(&mut self.list, &ties, rng);
         let (chosen, rest) = self.list.split_at_mut_checked(ranked.count).unwrap_or_default();

@@ -14,7 +14,7 @@ use fastrand::Rng;
 
 use super::candidates::Candidate;
 use super::serving::bid;
-use crate::cost::{ADAPTER_HOMES, Tier, most};
+use crate::cost::{self, ADAPTER_HOMES, Fleet, Tier, most};
 
 /// Costs this many milliseconds apart are equal: less than one step of a batch, so nobody can
 /// notice, while one running request more (2 ms + a tenth of a prefill of 40 ms and more) still counts.
@@ -24,7 +24,7 @@ const NEAR_MILLIS: f64 = 5.0;
 /// must not widen the band, or a cold load would hide a second of queue.
 const NEAR_PART: f64 = 0.05;
 /// Where others send, too, costs are equal that differ by no more than so much of a request more ahead that nobody sees: an
-/// ordinary one's work, and what it harms by. Only of pods where the request itself takes the same: a cached prefix is a
+/// ordinary one's work, what it harms by, and its room. Only of pods where the request itself takes the same: a cached prefix is a
 /// fact, whatever others do. With nothing, proxies run after each other's queues, and a round robin does better where nothing is
 /// cached; with 1.5 the lab's numbers are hardly better, and pods differ by more that proxies do see.
 const UNSEEN: f64 = 0.5;
@@ -48,20 +48,28 @@ pub struct Ranked {
 
 /// What tells near-equals apart.
 #[derive(Clone, Copy, Debug)]
-pub struct Ties {
+pub struct Ties<'a> {
     /// Key of the adapter, where its warmth counts.
     pub adapter: Option<u64>,
     /// The part of the load that others send, 0 to 1.
     pub elsewhere: f64,
-    /// Milliseconds that an ordinary queued request takes.
-    pub ordinary: f64,
+    /// What the pods have in common.
+    pub fleet: &'a Fleet,
 }
 
 /// The least goes first: who served the session last; where the adapter is warmest, and of these the highest bidder,
 /// since each copy in use takes a slot; the home of such prompts; who was sent nothing for the longest time.
 type Order = (bool, Option<(Tier, Reverse<u64>)>, bool, UnixMillis);
 
-impl Ties {
+impl Ties<'_> {
+    /// Milliseconds within which nobody can say which of two pods others load less.
+    fn unseen(&self, best: &Candidate<'_>) -> f64 {
+        if self.elsewhere <= 0.0 {
+            return 0.0;
+        }
+        UNSEEN * self.elsewhere * cost::one_more(best.pod, best.stage, &best.need, best.terms.prefill, self.fleet)
+    }
+
     /// `popular`: the adapter is in use at more pods than its homes, so all of these have a slot for it anyway.
     fn order(&self, one: &Candidate<'_>, popular: bool) -> Order {
         let adapter = self.adapter.filter(|_| one.tier != Tier::Base);
@@ -76,7 +84,7 @@ impl Ties {
 }
 
 /// Brings the picks to the front of the list, best first.
-pub fn ranked(list: &mut [Candidate<'_>], ties: &Ties, rng: &mut Rng) -> Ranked {
+pub fn ranked(list: &mut [Candidate<'_>], ties: &Ties<'_>, rng: &mut Rng) -> Ranked {
     let mut ranked = Ranked { count: 0, probe: false };
     let mut end = list.len();
     while ranked.count < ENDPOINTS_MAX {
@@ -103,7 +111,7 @@ pub fn ranked(list: &mut [Candidate<'_>], ties: &Ties, rng: &mut Rng) -> Ranked 
 }
 
 /// One of the cheapest, in the order of [`Order`]. A pod whose load is less known never ties with a better known one.
-fn near_best(taken: &[Candidate<'_>], rest: &[Candidate<'_>], ties: &Ties, rng: &mut Rng) -> Option<usize> {
+fn near_best(taken: &[Candidate<'_>], rest: &[Candidate<'_>], ties: &Ties<'_>, rng: &mut Rng) -> Option<usize> {
     let tried = |one: &Candidate<'_>| one.domain.is_some() && taken.iter().any(|other| other.domain == one.domain);
     let cost = |one: &Candidate<'_>| one.cost + if tried(one) { SAME_DOMAIN } else { 0.0 };
     let (mut best, mut least) = (rest.first()?, cost(rest.first()?));
@@ -114,7 +122,7 @@ fn near_best(taken: &[Candidate<'_>], rest: &[Candidate<'_>], ties: &Ties, rng: 
         }
     }
     let bound = least + most(NEAR_PART * best.terms.blurred(), NEAR_MILLIS);
-    let unseen = least + NEAR_MILLIS + UNSEEN * ties.elsewhere * (ties.ordinary + best.terms.prefill);
+    let unseen = least + NEAR_MILLIS + ties.unseen(best);
     let exact = best.terms.exact() + NEAR_MILLIS;
     let near = |one: &Candidate<'_>| {
         let cost = cost(one);

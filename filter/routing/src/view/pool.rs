@@ -341,6 +341,7 @@ impl PoolView {
             prompt: self.sizes.prompt(),
             elsewhere: 1.0 - self.share.own(),
             repeated: self.beginnings.repeated(),
+            found: self.sizes.found(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How long prompts and answers of a pool are in the engines' own tokens.
+//! How long prompts and answers of a pool are in the engines' own tokens, and how much of the prompts they found cached.
 //!
 //! No tokenizer is here and no answer is read. The engines count prompt tokens, generated tokens and
 //! requests; this proxy knows the bytes of what it sent. Both means per request are over the same kind
@@ -13,9 +13,11 @@ use berth_shared_state::pod::PodAddress;
 use berth_shared_state::table::PodRow;
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 
+use crate::cost;
 use crate::ledger::Asked;
 use crate::limits::{
-    ASCII_BYTES_PER_TOKEN, BYTES_PER_TOKEN_RANGE, SIZES_DIFFER, SIZES_KEPT_REQUESTS, SIZES_MIN_REQUESTS,
+    ASCII_BYTES_PER_TOKEN, BYTES_PER_TOKEN_RANGE, FOUND_AT_FIRST, FOUND_KEPT, PREFIX_CAPACITY_UNKNOWN, SIZES_DIFFER,
+    SIZES_KEPT_REQUESTS, SIZES_MIN_REQUESTS,
 };
 
 /// Sums over the latest requests, from the pods' counters.
@@ -29,8 +31,37 @@ pub(super) struct Sizes {
     ran: Vec<(PodAddress, u32, u32)>,
     prompt: f64,
     generated: f64,
+    hits: Hits,
     /// The latest scrape that is in here.
     at: Option<UnixMillis>,
+}
+
+/// Prompt tokens that were looked up in prefix caches, and those of them that were there. That tells how often prompts
+/// repeat, but not while caches are empty. So it begins with all found, and what is counted outweighs that when the pods'
+/// memory was filled.
+#[derive(Clone, Copy, Debug, Default)]
+struct Hits {
+    looked_up: f64,
+    found: f64,
+}
+
+impl Hits {
+    /// Tokens of prompts, and those of them that were cached. `memory`: KV tokens of the pods.
+    fn add(&mut self, prompt: f64, cached: f64, memory: f64) {
+        if self.looked_up <= 0.0 {
+            (self.looked_up, self.found) = (FOUND_AT_FIRST * memory, FOUND_AT_FIRST * memory);
+        }
+        self.looked_up += prompt;
+        self.found += cached.min(prompt);
+        if self.looked_up > FOUND_KEPT * memory {
+            self.looked_up /= 2.0;
+            self.found /= 2.0;
+        }
+    }
+
+    fn part(self) -> Option<f64> {
+        (self.looked_up > 0.0).then(|| self.found / self.looked_up)
+    }
 }
 
 impl Sizes {
@@ -44,6 +75,7 @@ impl Sizes {
         written_at: UnixMillis,
     ) {
         self.begun += self.runs_more(pods.clone());
+        let memory: f64 = pods.clone().map(memory).sum();
         let seconds = interval.0 as f64 / 1_000.0;
         self.at = self.at.filter(|at| *at <= written_at);
         let mut latest = self.at;
@@ -59,6 +91,9 @@ impl Sizes {
                 self.requests += requests * seconds;
                 self.prompt += prompt * seconds;
                 self.generated += generated * seconds;
+            }
+            if let Some((prompt, cached)) = rate(rates.prompt_tokens).zip(rate(rates.cached_prompt_tokens)) {
+                self.hits.add(prompt * seconds, cached * seconds, memory);
             }
         }
         self.at = latest;
@@ -112,11 +147,21 @@ impl Sizes {
         (prompts >= SIZES_MIN_REQUESTS).then(|| self.prompt / prompts)
     }
 
+    /// The part, 0 to 1, of prompt tokens that were found in prefix caches; `None` = no engine says.
+    pub fn found(&self) -> Option<f64> {
+        self.hits.part()
+    }
+
     /// Tokens of an answer; `None` = too few were seen.
     pub fn output(&self) -> Option<Tokens> {
         let answers = (self.requests + self.begun / 2.0).max(1.0);
         (self.requests >= SIZES_MIN_REQUESTS).then(|| Tokens((self.generated / answers).ceil() as u64))
     }
+}
+
+/// KV tokens of a pod.
+fn memory(row: &PodRow) -> f64 {
+    cost::capacity(row).unwrap_or(PREFIX_CAPACITY_UNKNOWN as f64)
 }
 
 #[cfg(test)]
@@ -235,6 +280,37 @@ mod tests {
         }
         // 20 seconds are counted, and 19 steps of the gauge.
         assert_eq!(sizes.prompt(), Some(600.0 * 20.0 / 19.0));
+    }
+
+    /// What is found after so many seconds of a pod of 100,000 tokens that looks up 50,000 a second.
+    fn found(seconds: u64, cached: f32) -> Option<f64> {
+        let mut sizes = Sizes::default();
+        for at in 1..=seconds {
+            let mut row = row(at * 1_000);
+            row.load.kv_capacity = Some(Tokens(100_000));
+            (row.rates.prompt_tokens, row.rates.cached_prompt_tokens) = (Some(50_000.0), Some(cached));
+            sizes.add([row].iter(), Millis(1_000), UnixMillis(at * 1_000));
+        }
+        sizes.found()
+    }
+
+    #[test]
+    fn all_counts_as_found_until_the_pods_memory_was_filled() {
+        assert_eq!(seen(5).found(), None, "they do not say");
+        assert_eq!(found(0, 0.0), None);
+        // Half of the memory at first, and as much each second.
+        assert_eq!(found(1, 0.0), Some(0.5));
+        assert_eq!(found(1, 30_000.0), Some(0.8));
+        assert_eq!(found(3, 0.0), Some(0.25));
+        // What cannot be is at most all.
+        assert_eq!(found(3, 90_000.0), Some(1.0));
+    }
+
+    #[test]
+    fn what_is_found_follows_the_traffic() {
+        // The sums are halved every few seconds here, so what counted at first is soon nothing.
+        assert!(found(60, 0.0).unwrap() < 0.01);
+        assert!((found(60, 20_000.0).unwrap() - 0.4).abs() < 0.01);
     }
 
     #[test]

@@ -312,17 +312,49 @@ fn faults() -> Vec<Scenario> {
     ]
 }
 
+/// What runs with several proxies, too, beside the scenarios that are made for it: of each family those that
+/// differ in what proxies must know of each other.
+const WITH_PROXIES: [&str; 18] = [
+    "groups-wide",
+    "groups-zipf",
+    "chats-documents",
+    "mooncake",
+    "azure-code",
+    "azure-conv",
+    "long-contexts",
+    "h100-and-l4",
+    "h100-and-l4-groups",
+    "half-speed",
+    "small-kv",
+    "lora-many",
+    "lora-rollout",
+    "slow-pod",
+    "unread-joiner",
+    "death",
+    "groups-64",
+    "plain-64",
+];
+
 fn proxies(family: Family, proxies: usize) -> Vec<Scenario> {
-    let new = |name: &str, clients| Scenario {
-        proxies,
-        ..Scenario::new(&format!("{name}-{proxies}-proxies"), family, h100(8), clients)
-    };
-    vec![
+    let new = |name: &str, clients| Scenario::new(name, family, h100(8), clients);
+    let made = vec![
         new("groups", Clients::Groups(groups())),
         new("chats", Clients::Chats(chats())),
         new("plain", Clients::Plain(plain())),
         new("lora", Clients::Adapters(lora())),
-    ]
+    ];
+    let others = [prefixes(), plains(), unequal(), loras(), faults(), many_pods()].concat();
+    let too = others
+        .into_iter()
+        .filter(|scenario| WITH_PROXIES.contains(&scenario.name.as_str()));
+    let with = |scenario: Scenario| Scenario {
+        name: format!("{}-{proxies}-proxies", scenario.name),
+        family,
+        proxies,
+        lookahead: false,
+        ..scenario
+    };
+    made.into_iter().chain(too).map(with).collect()
 }
 
 fn many_pods() -> Vec<Scenario> {
@@ -431,6 +463,15 @@ pub fn load_sweep() -> Vec<(&'static str, f64, Scenario)> {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn what_runs_with_several_proxies_exists() {
+        for (family, proxies) in [(Family::Proxies4, 4), (Family::Proxies16, 16)] {
+            let all = super::proxies(family, proxies);
+            assert_eq!(all.len(), 4 + WITH_PROXIES.len());
+            assert!(all.iter().all(|scenario| scenario.proxies == proxies));
+        }
+    }
 
     #[test]
     fn names_are_unique_and_every_family_has_a_scenario() {

@@ -46,6 +46,7 @@ pub struct World {
     pub pods: Vec<Pod>,
     pub subset: Option<String>,
     pub elsewhere: f64,
+    pub found: Option<f64>,
 }
 
 pub fn ago(millis: u64) -> UnixMillis {
@@ -218,6 +219,7 @@ impl World {
             pods: (0..pods).map(idle).collect(),
             subset: None,
             elsewhere: 0.0,
+            found: None,
         }
     }
 
@@ -265,6 +267,7 @@ impl World {
             drawn: None,
             facts: PoolFacts {
                 elsewhere: self.elsewhere,
+                found: self.found,
                 ..PoolFacts::default()
             },
             ask,
