@@ -208,5 +208,9 @@ fn an_unread_pod_that_has_one_of_ours_counts_like_the_mean() {
     let why = held.unwrap().why;
     assert_eq!((why.candidates as usize, why.room), (PODS, Some(0)));
     let unread = crowd.pods.iter().skip(1).step_by(2);
-    assert!(unread.map(|pod| booked(&crowd.store, address(pod)).0).all(|sent| sent > 0));
+    assert!(
+        unread
+            .map(|pod| booked(&crowd.store, address(pod)).0)
+            .all(|sent| sent > 0)
+    );
 }
