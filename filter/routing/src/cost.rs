@@ -78,8 +78,8 @@ pub const NO_ROOM: f64 = 10_000.0;
 pub const NEVER_FITS: f64 = 60_000.0;
 /// Milliseconds to copy an adapter from host memory to the GPU.
 pub const HOST_LOAD: f64 = 300.0;
-/// Milliseconds that a cold adapter takes, at most: 170 ms from a local disk on an H100 (tests/simulator),
-/// seconds from a network volume. Its price, `cold_load`, may be higher.
+/// Milliseconds that an adapter's load and wait for a slot are expected to take, at most, where the config does not say
+/// more: a load takes 170 ms from a local disk on an H100 (tests/simulator), seconds from a network volume.
 pub const COLD_LOAD_TAKES: f64 = 2_000.0;
 /// Adapters sent to a pod lately that are believed in its host memory.
 pub const HOST_ADAPTERS: usize = 16;
@@ -230,10 +230,14 @@ impl Terms {
         self.prefill + self.away + self.adapter + self.answer
     }
 
-    /// The expected time to first token: what physically lies ahead of it.
+    /// The expected time to first token: what physically lies ahead of it. `cold_load` is the price of the load that the
+    /// adapter needs there, 0 if it needs none. A load takes no longer than its price, and mostly far less. So a part of
+    /// it is expected, and who takes all of it is not yet overdue; the `adapter` term would be wrong for that, since it
+    /// is lower at homes and higher elsewhere, where a load takes no longer.
     #[must_use]
-    pub fn first_token(&self) -> f64 {
-        self.queue + self.prefill + least(self.adapter, COLD_LOAD_TAKES)
+    pub fn first_token(&self, cold_load: f64) -> f64 {
+        let adapter = most(least(self.adapter, COLD_LOAD_TAKES), cold_load / OVERDUE_FACTOR);
+        self.queue + self.prefill + adapter
     }
 
     /// Name and value of each term, in the order in which they are shown.

@@ -311,7 +311,7 @@ static ADAPTERS: Section = Section {
                 max: limits::COLD_LOAD_MAX,
             },
             Preset::Number(limits::COLD_LOAD.0),
-            "What it costs to send a request to a pod that does not hold its adapter. More than the load takes: the load stalls the batch and evicts another adapter. Where adapters come from a slow network volume, the time that takes.",
+            "What it costs to send a request to a pod that does not hold its adapter. More than the load takes: the load stalls the batch and evicts another adapter. Where adapters come from a slow network volume, the time that takes: a pod that is silent for longer looks as if it hung.",
         ),
     ],
 };

@@ -498,7 +498,7 @@ fn the_cost_is_the_sum_of_its_named_terms() {
         answer: 2048.0,
     };
     near(one.total(), 4095.0);
-    near(one.first_token(), 19.0);
+    near(one.first_token(0.0), 19.0);
     near(one.blurred(), 13.0);
     let names: Vec<_> = one.named().map(|(name, _)| name).to_vec();
     let json = serde_json::to_value(one).unwrap();

@@ -373,10 +373,11 @@ impl<'a> Candidates<'a> {
         let Some(first) = chosen.first() else {
             return why.pass(Reason::DiscoveryStale);
         };
+        let name = self.name.filter(|_| !self.by_load);
         let booking = self
             .input
             .ask
-            .booking(first, self.name.filter(|_| !self.by_load), &self.fleet);
+            .booking(first, name, self.input.pool.adapters.cold_load, &self.fleet);
         if ranked.probe {
             why.notes.push(Note::Probe);
         }
@@ -405,12 +406,15 @@ impl<'a> Candidates<'a> {
 }
 
 impl super::Ask<'_> {
-    fn booking(&self, pod: &Candidate<'_>, name: Option<Name<'_>>, fleet: &Fleet) -> Booking {
+    fn booking(&self, pod: &Candidate<'_>, name: Option<Name<'_>>, cold_load: Millis, fleet: &Fleet) -> Booking {
         let need = pod.surely.0;
+        let cold_load = name
+            .filter(|_| pod.tier >= Tier::Registered)
+            .map_or(0.0, |_| cold_load.0 as f64);
         Booking {
             work: need.uncached(),
             context: need.takes(),
-            predicted: Millis(pod.sure_terms().first_token() as u64),
+            predicted: Millis(pod.sure_terms().first_token(cold_load) as u64),
             adapter: name.filter(|_| pod.tier != Tier::Base).map(|name| name.key()),
             misleads: pod.need != need || fleet.slowness(pod.pod) > 1.0,
         }

@@ -63,7 +63,7 @@ pub struct Drawn {
     pub places: Vec<u32>,
     /// Those of them that proxies agree on for the beginning of the prompt.
     pub homes: Vec<u32>,
-    /// The same for the adapter: where it lives, and where else it may.
+    /// The same for the adapter, if one of those drawn may have to load it: where it lives, and where else it may.
     pub adapter_homes: Vec<u32>,
 }
 
@@ -183,10 +183,17 @@ impl Field {
                 }
             }
         }
-        for number in 0..ADAPTER_HOMES {
-            if let Some(home) = name.and_then(|(_, key)| home(&self.open, key, number, is_met)) {
-                drawn.add(home);
-                drawn.adapter_homes.push(home);
+        let all_warm = warm.is_some_and(|ring| ring.len() >= self.open.len());
+        let loads = !all_warm && drawn.places.iter().any(|place| fits.needs_adapter(*place));
+        if let Some((_, key)) = name.filter(|_| loads) {
+            let listing = fits.id.and_then(|id| self.listing.get(&id));
+            let ring = listing.unwrap_or(&self.open);
+            for number in 0..ADAPTER_HOMES {
+                let is_other = |place: u32| !drawn.adapter_homes.contains(&place) && fits.is_met(place);
+                if let Some(home) = home(ring, key, number, is_other) {
+                    drawn.add(home);
+                    drawn.adapter_homes.push(home);
+                }
             }
         }
         Some(drawn)
@@ -263,6 +270,11 @@ impl<'a> Fits<'a> {
 
     fn lists(&self, row: &PodRow) -> bool {
         self.any || serving::says_so(self.wish.pool, row, self.id, self.configured)
+    }
+
+    fn needs_adapter(&self, place: u32) -> bool {
+        let name_at = self.wish.ask.model.zip(self.row(place));
+        name_at.is_some_and(|(name, row)| serving::needs_adapter(self.wish.pool, row, self.id, name))
     }
 
     fn is_met(&self, place: u32) -> bool {

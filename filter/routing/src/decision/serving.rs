@@ -199,6 +199,17 @@ pub(super) fn says_so(pool: &Pool, row: &PodRow, id: Option<NameId>, configured:
     !configured && pool.adapters.resolver && !lora_off
 }
 
+/// Whether a pod would answer for the name with an adapter, as far as its row alone says: it is no [`Tier::Base`] there.
+pub(super) fn needs_adapter(pool: &Pool, row: &PodRow, id: Option<NameId>, name: &str) -> bool {
+    let page = row.models.as_ref().zip(id);
+    if page.is_some_and(|(page, id)| page.bases.contains(&id)) || enforces(pool, row) == Some(false) {
+        return false;
+    }
+    page.is_some_and(|(page, id)| page.adapters.iter().any(|(adapter, _)| *adapter == id))
+        || known_adapter(pool, name)
+        || !configured(pool, name)
+}
+
 /// The adapter was sent to the pod after its models page was read.
 fn sent_since(pod: &PodFacts<'_>, name: &Name<'_>, page: Option<&Models>) -> bool {
     let mut sent = pod.recent_adapters.iter();

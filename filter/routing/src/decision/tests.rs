@@ -442,6 +442,38 @@ fn an_answer_long_overdue_makes_a_pod_dear() {
 }
 
 #[test]
+fn a_load_is_overdue_when_it_takes_longer_than_its_price_and_whatever_needs_none_as_ever() {
+    #[track_caller]
+    fn check(cold_load: u64, elsewhere: f64, warm: bool, model: &'static str, after: u64) {
+        let mut world = World::of(1);
+        world.pool.adapters.cold_load = Millis(cold_load);
+        world.elsewhere = elsewhere;
+        world.pods[0].lists(SQL);
+        if warm {
+            world.pods[0].active(&[SQL], 4);
+        }
+        let Action::Route { booking, .. } = world.decide(ask_for(model)).action else {
+            panic!()
+        };
+        let mut overdue = |age| {
+            world.pods[0].own.oldest_unanswered = Some((ago(age), booking.predicted));
+            cost_of(&world.decide(ASK), 0).terms.overdue
+        };
+        assert_eq!([overdue(after), overdue(after + 7)], [0.0, 7.0]);
+    }
+    // Beside 100 ms of prefill, that may take twice as long, and a second.
+    check(20_000, 0.0, false, "sql", 20_000 + 1_200);
+    check(300_000, 0.0, false, "sql", 300_000 + 1_200);
+    // Twice what is expected of a load that nobody says more of.
+    check(2_000, 0.0, false, "sql", 4_000 + 1_200);
+    // It is the adapter's home, where others may have it loaded, or not.
+    check(20_000, 1.0, false, "sql", 20_000 + 1_200);
+    check(2_000, 1.0, false, "sql", 2_000 + 1_200);
+    check(20_000, 0.0, true, "sql", 1_200);
+    check(20_000, 0.0, false, "llama", 1_200);
+}
+
+#[test]
 fn a_pod_that_nobody_reaches_is_dear_unless_it_answers_us() {
     let mut world = World::of(2);
     world.pods[0].read_at(ago(60_000)).row.last_error = Some(ScrapeError::Unreachable);
@@ -645,8 +677,8 @@ fn the_booking_names_work_context_and_adapter() {
     let expected = Booking {
         work: Tokens(800),
         context: Tokens(1_000),
-        // 100 ms of queue, 100 of prefill, 2 s of loading, whatever its price.
-        predicted: Millis(2_200),
+        // 100 ms of queue, 100 of prefill, and half of the price of a load, 20 s.
+        predicted: Millis(10_200),
         adapter: Some(adapter_key("sql")),
         misleads: false,
     };

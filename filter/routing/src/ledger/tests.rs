@@ -987,6 +987,40 @@ fn a_pod_that_answers_others_meanwhile_is_slow_and_not_charged() {
 }
 
 #[test]
+fn who_waits_behind_one_that_is_not_overdue_yet_charges_nothing() {
+    /// One that loads an adapter, say, is predicted to take 10 s, so that it is overdue 21 s after it was sent.
+    fn loads(view: &mut LedgerView, store: &MemoryStore, sent: u64) {
+        let predicted = Millis(10_000);
+        let load = Sent {
+            predicted,
+            ..stream(2, A)
+        };
+        view.sent(store, &load, at(sent));
+    }
+    let before = |view: &mut LedgerView, store: &MemoryStore| loads(view, store, 900);
+    check_silent(before, 9_000, Outcome::Abandoned, false);
+    check_silent(before, 21_900, Outcome::Abandoned, false);
+    check_silent(before, 21_901, Outcome::Abandoned, true);
+    let elsewhere = |_: &mut LedgerView, store: &MemoryStore| {
+        let mut other = LedgerView::new("p", 2);
+        loads(&mut other, store, 900);
+        other.tick(store, at(8_500));
+    };
+    check_silent(elsewhere, 9_000, Outcome::Abandoned, false);
+    let behind = |view: &mut LedgerView, store: &MemoryStore| loads(view, store, 1_100);
+    check_silent(behind, 9_000, Outcome::Abandoned, true);
+    let at_another_pod = |view: &mut LedgerView, store: &MemoryStore| {
+        let predicted = Millis(10_000);
+        let load = Sent {
+            predicted,
+            ..stream(2, B)
+        };
+        view.sent(store, &load, at(900));
+    };
+    check_silent(at_another_pod, 9_000, Outcome::Abandoned, true);
+}
+
+#[test]
 fn whatever_a_pod_answers_shows_that_it_lives() {
     let whole_ended = |view: &mut LedgerView, store: &MemoryStore| {
         view.sent(store, &whole(2, A), at(1_100));

@@ -2,14 +2,13 @@
 //!
 //! Every operation first changes the worker's own truth, then tries to write. A try that fails
 //! costs nothing but freshness for the others: the truth and the pending lessons go with the next
-//! operation, and this worker decides by them meanwhile.
+//! operation, and this worker decides by them meanwhile. Deliberately not here: how the shared value is
+//! read and written (`worker/shared.rs`).
 
 use core::mem;
 use std::collections::{BTreeMap, VecDeque};
 
-use berth_shared_state::limits::{
-    LEDGER_EXCESS_PATIENCE, LEDGER_HEARTBEAT, LEDGER_PENDING_MAX, LEDGER_TRIES, VIEW_MAX_AGE,
-};
+use berth_shared_state::limits::{LEDGER_EXCESS_PATIENCE, LEDGER_HEARTBEAT, LEDGER_PENDING_MAX};
 use berth_shared_state::names;
 use berth_shared_state::pod::PodKey;
 use berth_shared_state::sealed::HEADER_BYTES;
@@ -23,6 +22,8 @@ use super::lesson::Lesson;
 use super::memory::{Ending, Observation};
 use super::truth::{InFlight, Truth};
 use super::{Asked, Ledger, Outcome, Waiting};
+
+mod shared;
 
 /// A request that is being sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -176,7 +177,7 @@ impl LedgerView {
         }
     }
 
-    /// Reads the ledger again if the copy is older than [`VIEW_MAX_AGE`].
+    /// Reads the ledger again if the copy is older than [`berth_shared_state::limits::VIEW_MAX_AGE`].
     pub fn refresh(&mut self, store: &dyn SharedData, now: UnixMillis) -> Synced {
         if self.is_young(now) {
             return Synced::Idle;
@@ -336,7 +337,8 @@ impl LedgerView {
 
     /// A client left that had waited for its first token for far longer than predicted, and the pod answered nobody in
     /// all that time, nor did its page show that it generated for other proxies: an engine that hangs looks like this, and
-    /// no error ever comes of it. Where it did, it is slow, or its queue long.
+    /// no error ever comes of it. Where it did, it is slow, or its queue long; and where one that was sent before is not
+    /// overdue yet, that one may be what holds the engine up: all wait while it loads an adapter.
     fn was_in_vain(&mut self, store: &dyn SharedData, request: &InFlight, outcome: Outcome, now: UnixMillis) -> bool {
         if outcome != Outcome::Abandoned
             || !request.teaches
@@ -351,7 +353,11 @@ impl LedgerView {
         // One from the future is from before the clock stepped back.
         let since = request.sent_at..=now;
         let generates = self.generates.get(&request.pod).is_some_and(|at| since.contains(at));
-        !generates && !since.contains(&self.seen.at(request.pod).answered_at())
+        let ahead = self.seen.own(request.pod, None).oldest_unanswered;
+        let held_up = ahead.is_some_and(|(sent_at, predicted)| {
+            sent_at < request.sent_at && overdue_by(sent_at, predicted, now) <= 0.0
+        });
+        !generates && !held_up && !since.contains(&self.seen.at(request.pod).answered_at())
     }
 
     /// Settles what is due, drops what leaked, and shows that this worker lives. To be called on
@@ -403,10 +409,6 @@ impl LedgerView {
         changed
     }
 
-    fn is_young(&self, now: UnixMillis) -> bool {
-        self.read_at.is_some_and(|at| at <= now && now.since(at) < VIEW_MAX_AGE)
-    }
-
     fn incarnation(&self, pod: PodKey) -> u32 {
         self.facts.get(&pod).map_or(0, |fact| fact.incarnation)
     }
@@ -422,139 +424,6 @@ impl LedgerView {
             self.applied = self.applied.saturating_sub(1);
         }
         self.pending.push_back(lesson);
-    }
-
-    /// Reads the shared value. Where it is absent or cannot be opened (foreign, torn, evicted) this
-    /// worker goes on with its copy and replaces it.
-    fn read(&mut self, store: &dyn SharedData, now: UnixMillis) -> Result<(), StoreError> {
-        let stored = store.get(&self.key)?;
-        self.read_at = Some(now);
-        let (value, cas) = stored.map_or((Vec::new(), None), |stored| (stored.value, stored.cas));
-        self.token = Some(cas);
-        let head = value.first_chunk().copied();
-        if head != self.stored && self.seen.update(value).is_ok() {
-            self.stored = head;
-            self.applied = 0;
-            // An older writing of ours lacks what was written since, and a whole one that lost its race is not there.
-            let (own, written_at) = (self.seen.head(self.nonce), self.written_at);
-            let is_there = own.is_none_or(|head| head.heartbeat == written_at);
-            self.whole_at = self.whole_at.filter(|at| is_there && *at <= written_at);
-        }
-        Ok(())
-    }
-
-    /// Puts the own truth and the pending lessons into `seen`.
-    fn apply(&mut self, now: UnixMillis) {
-        self.catch_up(now);
-        self.rewrite(now);
-    }
-
-    fn catch_up(&mut self, now: UnixMillis) {
-        self.seen.drop_silent(now);
-        for lesson in self.pending.iter().skip(self.applied) {
-            self.seen.learn(lesson, now);
-        }
-        self.applied = self.pending.len();
-    }
-
-    /// Whether `seen` holds the own truth as it stands: the truth did not change since it was last
-    /// written, and that is what is there. The heartbeat tells an older writing.
-    fn is_written_down(&self) -> bool {
-        let mut own = self.seen.views.iter().filter(|head| head.nonce == self.nonce);
-        match own.next() {
-            Some(head) => !self.unwritten && head.heartbeat == self.written_at,
-            None => self.has_nothing(),
-        }
-    }
-
-    fn has_nothing(&self) -> bool {
-        self.truth.is_empty() && self.waiting.is_empty()
-    }
-
-    /// Puts the own truth into `seen`: what changed since it was last written; or all of it, where that is not enough
-    /// and once a heartbeat, since time alone folds and ends records.
-    fn rewrite(&mut self, now: UnixMillis) {
-        let recent = |at: UnixMillis| at <= now && now.since(at) < LEDGER_HEARTBEAT;
-        if self.whole_at.is_some_and(recent) && self.rewrite_changed(now) {
-            return;
-        }
-        let (facts, share) = (&self.facts, self.seen.share(self.nonce));
-        let sample_at = |pod| facts.get(&pod).and_then(|fact: &PodFact| fact.sample_at);
-        let (records, in_use) = self.truth.all(now, share, sample_at);
-        self.seen.replace(self.nonce, now, &records, &in_use, &self.waiting);
-        self.whole_at = Some(now);
-    }
-
-    /// False: this view is not in `seen`, has nothing to be there for any more, or more than its share.
-    fn rewrite_changed(&mut self, now: UnixMillis) -> bool {
-        let share = self.seen.share(self.nonce);
-        let Some(head) = self.seen.head(self.nonce) else {
-            return false;
-        };
-        head.heartbeat = now;
-        head.waiting.clone_from(&self.waiting);
-        let slot = head.slot;
-        let changed: Vec<PodKey> = self.truth.changed().collect();
-        for pod in changed {
-            let sample_at = self.facts.get(&pod).and_then(|fact| fact.sample_at);
-            let (records, in_use) = self.truth.at(pod, now, sample_at);
-            self.seen.replace_at(slot, pod, now, &records, &in_use);
-        }
-        !self.has_nothing() && self.truth.size() <= share
-    }
-
-    fn write(&mut self, store: &dyn SharedData, now: UnixMillis) -> Synced {
-        self.unwritten = true;
-        self.truth.settle(now);
-        // The token of an old reading is no use: an absent key may exist by now.
-        let mut token = if self.is_young(now) { self.token.take() } else { None };
-        for _ in 0..LEDGER_TRIES {
-            if token.is_none() {
-                let read = self.read(store, now);
-                if let Err(error) = read {
-                    self.apply(now);
-                    return Synced::Refused(error);
-                }
-                token = self.token.take();
-            }
-            self.apply(now);
-            self.clean(now);
-            let Ok(bytes) = self.seen.encode() else {
-                return Synced::TooLarge;
-            };
-            let head = bytes.first_chunk().copied();
-            match store.set(&self.key, bytes, token.take().flatten()) {
-                Ok(()) => {
-                    self.written(head, now);
-                    return Synced::Written;
-                }
-                Err(StoreError::CasMismatch) => {}
-                Err(error) => return Synced::Refused(error),
-            }
-        }
-        Synced::LostRace
-    }
-
-    fn written(&mut self, head: Option<[u8; HEADER_BYTES]>, now: UnixMillis) {
-        self.stored = head;
-        self.pending.clear();
-        self.truth.written();
-        self.applied = 0;
-        self.written_at = now;
-        self.unwritten = false;
-        self.untold = false;
-        self.on_record = !self.has_nothing();
-    }
-
-    /// Forgets what the table no longer knows, once per heartbeat.
-    fn clean(&mut self, now: UnixMillis) {
-        if self.facts.is_empty() || (self.cleaned_at <= now && now.since(self.cleaned_at) < LEDGER_HEARTBEAT) {
-            return;
-        }
-        self.cleaned_at = now;
-        let facts = &self.facts;
-        self.seen
-            .keep_house(now, |pod| facts.get(&pod).map(|fact| fact.incarnation));
     }
 }
 

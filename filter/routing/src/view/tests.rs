@@ -1,5 +1,6 @@
 use super::*;
 use berth_shared_state::names::{Keys, ledger_key};
+use berth_shared_state::pod::PodAddress;
 use berth_shared_state::sample::{Engine, Status};
 use berth_shared_state::sealed::SealError;
 use berth_shared_state::store::{Cas, MemoryStore, StoreError, Stored};
@@ -9,7 +10,7 @@ use core::cell::Cell;
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Outcome};
 use crate::limits::{DRAW_ABOVE, DRAWN_AT_RANDOM};
 use crate::prefix::Blocks;
 use crate::request::{Api, PromptSize};

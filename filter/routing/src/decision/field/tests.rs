@@ -185,6 +185,69 @@ fn where_few_list_a_name_they_are_looked_for() {
     assert_eq!(large.snapshot.id("fr"), Some(FR));
 }
 
+/// The homes of an adapter's name.
+#[track_caller]
+fn adapter_homes(large: &mut Large, name: &str) -> Vec<u32> {
+    let model = Some(name);
+    let drawn = large.draw(&Ask { model, ..ASK }, &[], 1).unwrap();
+    assert!(drawn.adapter_homes.iter().all(|home| drawn.places.contains(home)));
+    drawn.adapter_homes
+}
+
+#[test]
+fn an_adapter_has_two_homes_wherever_there_are_two_pods() {
+    // Each is the first home of some names, and the nearest to the second point of some of these.
+    let names: Vec<String> = (0..100).map(|name| format!("adapter-{name}")).collect();
+    for pods in 1..=3 {
+        let mut large = Large::new(pods, |_, _| {});
+        large.world.pool.adapters.resolver = true;
+        for name in &names {
+            let homes = adapter_homes(&mut large, name);
+            assert_eq!(homes.len(), pods.min(2), "{name} in {pods}");
+            assert_ne!(homes.first(), homes.get(1));
+        }
+    }
+}
+
+#[test]
+fn an_adapter_that_few_list_has_its_homes_at_two_of_them() {
+    let mut large = Large::new(1_000, |place, pod| {
+        if [300, 600].contains(&place) {
+            pod.lists(SQL);
+        }
+    });
+    let mut homes = adapter_homes(&mut large, "sql");
+    homes.sort_unstable();
+    assert_eq!(homes, [300, 600]);
+}
+
+#[test]
+fn a_name_that_nobody_has_to_load_has_no_homes() {
+    const NONE: [u32; 0] = [];
+    let mut large = Large::new(100, |_, pod| {
+        pod.lists(SQL).lists(FR).active(&[FR], 2);
+    });
+    assert_eq!(adapter_homes(&mut large, "sql").len(), 2);
+    // The base, and an adapter that all have in use.
+    assert_eq!(adapter_homes(&mut large, "llama"), NONE);
+    assert_eq!(adapter_homes(&mut large, "fr"), NONE);
+    assert_eq!(large.draw(&ASK, &[], 1).unwrap().adapter_homes, NONE);
+    // One lost it.
+    let mut large = Large::new(100, |place, pod| {
+        pod.lists(FR);
+        if place != 50 {
+            pod.active(&[FR], 2);
+        }
+    });
+    assert_eq!(adapter_homes(&mut large, "fr").len(), 2);
+    // Named by the config, and by no page yet.
+    let mut large = Large::new(100, |_, pod| pod.row.models = None);
+    large.world.pool.models = vec!["merged".to_owned()];
+    large.world.pool.adapters.known = vec![("sql".to_owned(), None)];
+    assert_eq!(adapter_homes(&mut large, "merged"), NONE);
+    assert_eq!(adapter_homes(&mut large, "sql").len(), 2);
+}
+
 #[test]
 fn before_the_first_models_pages_any_pod_speaks_for_all() {
     let mut large = Large::new(100, |_, pod| pod.row.models = None);

@@ -30,9 +30,14 @@ impl Crowd {
 
     /// A table in which each pod has the queue that `waiting` says, read at this time.
     fn publish(&self, now: u64, waiting: impl Fn(usize) -> u32) {
+        self.publish_read(now, |_| now, waiting);
+    }
+
+    /// The same, read when `read` says.
+    fn publish_read(&self, now: u64, read: impl Fn(usize) -> u64, waiting: impl Fn(usize) -> u32) {
         let queued = |(place, pod): (usize, &String)| {
             let mut row = row(pod);
-            row.scraped_at = Some(at(now));
+            row.scraped_at = Some(at(read(place)));
             row.load.waiting = Some(waiting(place));
             row.load.running = Some(waiting(place));
             row
@@ -142,4 +147,70 @@ fn that_some_cannot_be_read_says_nothing_of_the_others() {
     assert!(matches!(decision.action, Action::Route { .. }), "{decision:?}");
     assert_eq!(decision.why.rung, Some(Rung::OwnLoad));
     assert_eq!((decision.why.candidates as usize, decision.why.room), (PODS, None));
+}
+
+/// Ten minutes after the start.
+const LATE: u64 = 600_000;
+
+/// A crowd of which those that `fresh` says were read just now and the others at the start, all with full queues.
+fn of_mixed_ages(fresh: impl Fn(usize) -> bool) -> Crowd {
+    let crowd = Crowd::new();
+    crowd.publish_read(LATE, |place| if fresh(place) { LATE } else { 0 }, |_| 100);
+    crowd
+}
+
+#[test]
+fn of_pods_that_cannot_be_read_among_full_ones_nobody_can_say_that_they_are_full() {
+    let crowd = of_mixed_ages(|place| place % 2 == 0);
+    for seed in 0..20 {
+        crowd.store.set(&ledger_key("a"), b"", None).unwrap();
+        let decision = ask(&mut crowd.view(seed), &crowd.store, 1, &Steering::default(), LATE + 10);
+        assert!(matches!(decision.action, Action::Route { .. }), "{decision:?}");
+        assert_eq!(decision.why.rung, Some(Rung::Fresh));
+        // That much is known of the drawn alone: an unread pod with nothing of ours takes what an idle one does.
+        assert_eq!(decision.why.candidates as usize, DRAWN_AT_RANDOM);
+        let room = decision.why.room.unwrap();
+        assert!(room > 0 && room.is_multiple_of(FITS as u32), "{room}");
+    }
+}
+
+#[test]
+fn where_none_of_the_drawn_can_be_read_the_others_are_asked() {
+    let crowd = of_mixed_ages(|place| place == 7);
+    let (mut some, mut all) = (0, 0);
+    for seed in 0..20 {
+        crowd.store.set(&ledger_key("a"), b"", None).unwrap();
+        let decision = ask(&mut crowd.view(seed), &crowd.store, 1, &Steering::default(), LATE + 10);
+        assert!(matches!(decision.action, Action::Route { .. }), "{decision:?}");
+        assert_eq!(decision.why.rung, Some(Rung::Fresh));
+        let among = decision.why.candidates as usize;
+        // All but the one that is read, and is full.
+        assert_eq!(decision.why.room, Some((among as u32 - 1) * FITS as u32));
+        match among {
+            PODS => all += 1,
+            DRAWN_AT_RANDOM => some += 1,
+            _ => panic!("{decision:?}"),
+        }
+    }
+    // One of six draws has the one that is read.
+    assert!(some > 0 && all > some, "{some} and {all}");
+}
+
+#[test]
+fn an_unread_pod_that_has_one_of_ours_counts_like_the_mean() {
+    let crowd = of_mixed_ages(|place| place % 2 == 0);
+    let mut view = crowd.view(1);
+    let mut ids = 1..10 * PODS as u64;
+    let held = ids.find_map(|id| {
+        let decision = ask(&mut view, &crowd.store, id, &Steering::default(), LATE + 10);
+        (decision.action == Action::Hold).then_some(decision)
+    });
+    let why = held.unwrap().why;
+    assert_eq!((why.candidates as usize, why.room), (PODS, Some(0)));
+    let unread = crowd.pods.iter().skip(1).step_by(2);
+    assert!(
+        unread
+            .map(|pod| booked(&crowd.store, address(pod)).0)
+            .all(|sent| sent > 0)
+    );
 }
