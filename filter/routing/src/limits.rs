@@ -72,9 +72,11 @@ pub const PREFIX_TRIES: usize = 3;
 pub const PREFIX_CAPACITY_UNKNOWN: u64 = 200_000;
 /// An entry is written again when it has aged by this part of a pod's cache.
 pub const PREFIX_RENEW_PART: u32 = 8;
-/// Beginnings of prompts that are counted to find the popular ones. Up to five of each request are, so any that more than
-/// one request in fifty has is found.
+/// Beginnings of prompts that are counted to find the popular ones: any that is more than one in so many is found.
 pub const PREFIX_BEGINNINGS: usize = 256;
+/// Places for longer ones that may tell later. Four of each request go there, so one that one request in twenty has is mostly
+/// still there when it comes again.
+pub const PREFIX_BEGINNINGS_AHEAD: usize = 512;
 /// Requests after which their counts are halved: some four times as many as there are counts, so that a share is
 /// more than noise.
 pub const PREFIX_BEGINNINGS_WINDOW: u32 = 1024;

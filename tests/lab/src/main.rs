@@ -60,7 +60,7 @@ fn main() -> Result<()> {
     if let Some(proxies) = arguments.proxies {
         scenarios
             .iter_mut()
-            .for_each(|scenario| scenario.proxies = proxies as usize);
+            .for_each(|scenario| (scenario.proxies, scenario.lookahead) = (proxies as usize, false));
     }
     let main = timed("scenarios", || study(scenarios.clone(), &plan, &traces));
     let overloaded = arguments.without.is_empty() && (arguments.only.is_empty() || asks_for_overload(&arguments.only));

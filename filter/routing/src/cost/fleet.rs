@@ -144,7 +144,8 @@ impl Fleet {
         self.token_best = self.token_best.min(token);
         self.token_worst = most(self.token_worst, token);
         if let Some(rate) = usable(pod.rate) {
-            self.per_token.add(rate * token, 1.0);
+            // All that was learned over all that tempos say: single rates are noise.
+            self.per_token.add(rate * token, 1.0 / token);
         }
         if !self.learned {
             self.rate = most(self.token.weight / self.token.sum, RATE_MIN);
@@ -188,10 +189,14 @@ impl Fleet {
     /// that began like an earlier one stands in for it.
     #[must_use]
     pub fn caches(&self, repeated: f64) -> f64 {
-        let Some(hits) = self.hits.get() else {
-            return least(HITS_SCALE * repeated, 1.0);
-        };
-        least(HITS_SCALE * hits, 1.0) * least(FOUND_SCALE * self.found.unwrap_or(1.0), 1.0)
+        let now = |part: f64| least(HITS_SCALE * part, 1.0);
+        let lately = self.found.map(|found| least(FOUND_SCALE * found, 1.0));
+        match (self.hits.get(), lately) {
+            (None, None) => now(repeated),
+            // Nobody asks now.
+            (None, Some(lately)) => lately,
+            (Some(hits), lately) => now(hits) * lately.unwrap_or(1.0),
+        }
     }
 
     /// Prefills that one copy more of a prefix costs: more the oftener a token that was computed is found again. Where engines
@@ -200,7 +205,8 @@ impl Fleet {
     #[must_use]
     pub fn away(&self) -> f64 {
         let by_reuse = |found: f64| least(AWAY_PER_REUSE * found / (1.0 - found), AWAY);
-        self.hits.get().map_or(1.0, |_| self.found.map_or(AWAY, by_reuse))
+        let unknown = self.hits.get().map_or(1.0, |_| AWAY);
+        self.found.map_or(unknown, by_reuse)
     }
 
     /// A pod's prefill rate, tokens per millisecond. Single observations are noisy, so the pool's
@@ -228,7 +234,9 @@ impl Fleet {
         let token = f64::from(pod.row.tempo?.token);
         let best = most(self.token_best, self.token.get()? / TEMPO_APART);
         let apart = self.token_worst > best * TEMPO_DIFFERS;
-        apart.then(|| self.per_token.get().unwrap_or(1.0) / most(token, best))
+        // While nothing was learned of anybody, as it is; else a pod that nobody tried would beat all others.
+        let measure = self.per_token.get().or((!self.learned).then_some(1.0))?;
+        apart.then_some(measure / most(token, best))
     }
 
     /// How many times slower a pod is than usual, as far as the others are not.

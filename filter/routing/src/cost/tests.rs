@@ -421,8 +421,24 @@ fn beside_others_the_tempo_tells_more_than_what_was_learned() {
         priced_with(pods(), &known).prefill
     };
     near(prefill(0.0), 100.0);
-    // The mean of what was learned in the measure of the tempo: (8 x 0.625 + 8 x 0.125) / 2 = 3.
-    near(prefill(0.5), 800.0 * 0.625 / 3.0);
+    // By tempo 1.6 and 8 tokens per ms, 9.6 for both; 16 were learned. So it is 1.6 x 16 / 9.6.
+    near(prefill(0.5), 300.0);
+}
+
+#[test]
+fn a_tempo_has_no_measure_where_only_others_taught_a_rate() {
+    // An engine that shows no tempo was tried; of the two that do, neither was.
+    let pods = vec![
+        slowed(1.0, |pod| pod.row.tempo = Some(tempo(2.0))),
+        slowed(1.0, |_| {}),
+        bent(|pod| pod.rate = Some(8.0)),
+    ];
+    let known = PoolFacts {
+        rate: Some(8.0),
+        elsewhere: 0.5,
+        ..PoolFacts::default()
+    };
+    near(priced_with(pods, &known).prefill, 100.0);
 }
 
 #[test]

@@ -74,7 +74,7 @@ impl Agreed {
         let (prefix, adapter, since) = match input.drawn {
             Some(part) => (
                 start.map(|_| Home::Drawn(part.addresses(&part.drawn.homes, input.pods))),
-                name.map(|_| {
+                name.filter(|_| !part.drawn.adapter_homes.is_empty()).map(|_| {
                     let either = &part.drawn.adapter_homes;
                     let first = either.get(..1).unwrap_or_default();
                     [first, either].map(|homes| Home::Drawn(part.addresses(homes, input.pods)))

@@ -10,7 +10,7 @@
 //! ([`crate::decision`]).
 
 use super::Chains;
-use crate::limits::{PREFIX_BEGINNINGS, PREFIX_BEGINNINGS_WINDOW};
+use crate::limits::{PREFIX_BEGINNINGS, PREFIX_BEGINNINGS_AHEAD, PREFIX_BEGINNINGS_WINDOW};
 
 /// Blocks from which on a beginning is told from others: about 1,024 tokens. A shorter prefix is cheap to compute
 /// anywhere.
@@ -27,8 +27,8 @@ const REPEATS_PRIOR: u32 = 2;
 /// Sightings that say nothing of a share: among a few requests any two may begin alike, and proxies that each take a few
 /// for popular do not agree on where they live.
 const BY_CHANCE: u32 = 1;
-/// Longer beginnings that are counted along with the one that tells, where that was seen before: when it proves
-/// popular, it is known at once how long a beginning must be, and proxies soon agree again.
+/// Longer beginnings that are counted along with the one that tells: when that proves popular, it is known at once how long a
+/// beginning must be, and proxies soon agree again. Most of these keys never come back, so they have places of their own.
 const AHEAD: usize = 4;
 
 /// How a prompt begins, as far as it matters where it lives.
@@ -52,6 +52,8 @@ struct Seen {
 #[derive(Clone, Debug, Default)]
 pub struct Beginnings {
     seen: Vec<Seen>,
+    /// Longer ones, each at the place that its key says; a later one there takes it.
+    ahead: Vec<(u64, u32)>,
     requests: u32,
     /// Those that began like an earlier one.
     repeated: u32,
@@ -68,11 +70,12 @@ impl Beginnings {
             if ahead.is_some_and(|last| level > last) {
                 break;
             }
-            let before = self.count(key);
-            self.repeated += u32::from(level == 0 && before > 0);
             if ahead.is_some() {
+                self.count_ahead(key);
                 continue;
             }
+            let before = self.count(key);
+            self.repeated += u32::from(level == 0 && before > 0);
             let share = f64::from(before.saturating_sub(BY_CHANCE)) / f64::from(self.requests);
             found = Some(Beginning { key, share });
             if share <= part {
@@ -93,6 +96,7 @@ impl Beginnings {
             seen.error /= 2;
             seen.count > 0
         });
+        self.ahead.iter_mut().for_each(|(_, count)| *count /= 2);
     }
 
     /// The part, 0 to 1, of the requests that began like an earlier one. Until it is known, all are thought to.
@@ -109,20 +113,37 @@ impl Beginnings {
             seen.count = seen.count.saturating_add(1);
             return before;
         }
+        let before = match self.ahead_of(key) {
+            Some((known, count)) if *known == key => *count,
+            _ => 0,
+        };
         if self.seen.len() < PREFIX_BEGINNINGS {
             self.seen.push(Seen {
                 key,
-                count: 1,
+                count: before.saturating_add(1),
                 error: 0,
             });
         } else if let Some(rarest) = self.seen.iter_mut().min_by_key(|seen| seen.count) {
             *rarest = Seen {
                 key,
-                count: rarest.count.saturating_add(1),
+                count: rarest.count.saturating_add(before).saturating_add(1),
                 error: rarest.count,
             };
         }
-        0
+        before
+    }
+
+    /// Counts a key that does not tell yet.
+    fn count_ahead(&mut self, key: u64) {
+        self.ahead.resize(PREFIX_BEGINNINGS_AHEAD, (0, 0));
+        if let Some(place) = self.ahead_of(key) {
+            let before = if place.0 == key { place.1 } else { 0 };
+            *place = (key, before.saturating_add(1));
+        }
+    }
+
+    fn ahead_of(&mut self, key: u64) -> Option<&mut (u64, u32)> {
+        self.ahead.get_mut(key as usize % PREFIX_BEGINNINGS_AHEAD)
     }
 }
 
@@ -200,14 +221,26 @@ mod tests {
     #[test]
     fn what_takes_the_place_of_another_was_not_seen_as_often_as_that() {
         let mut beginnings = Beginnings::default();
-        // 128 prompts of two beginnings each, three times: all places are taken, and none by less.
-        for who in (0..384).map(|turn| turn % 128) {
-            beginnings.beginning(&chains(who, 20, 0, 0), 1.0);
+        // As many prompts as there are places, three times: all are taken, and none by less.
+        for turn in 0..3 * PREFIX_BEGINNINGS as u32 {
+            beginnings.beginning(&chains(turn % PREFIX_BEGINNINGS as u32, 16, 0, 0), 1.0);
         }
         assert_eq!(beginnings.seen.len(), PREFIX_BEGINNINGS);
         let new = chains(1_000, 16, 0, 0);
         let mut share = || beginnings.beginning(&new, 1.0).unwrap().share;
-        assert_eq!([share(), share(), share()], [0.0, 0.0, 1.0 / 387.0]);
+        assert_eq!([share(), share(), share()], [0.0, 0.0, 1.0 / 771.0]);
+    }
+
+    #[test]
+    fn what_is_each_prompts_own_takes_no_places_of_what_many_share() {
+        let mut beginnings = Beginnings::default();
+        for who in 0..1_000 {
+            beginnings.beginning(&chains(who % 100, 16, who, 60), 1.0);
+        }
+        let share = beginnings.beginning(&chains(7, 16, 5_000, 60), 1.0).unwrap().share;
+        // One in a hundred: ten were seen, of which one says nothing.
+        assert!((share - 9.0 / 1_001.0).abs() < 1e-9, "{share}");
+        assert!(beginnings.repeated() > 0.89);
     }
 
     #[test]

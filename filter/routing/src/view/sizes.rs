@@ -41,19 +41,26 @@ pub(super) struct Sizes {
 /// memory was filled.
 #[derive(Clone, Copy, Debug, Default)]
 struct Hits {
+    /// KV tokens of the pods, at most so far.
+    memory: f64,
     looked_up: f64,
     found: f64,
 }
 
 impl Hits {
-    /// Tokens of prompts, and those of them that were cached. `memory`: KV tokens of the pods.
-    fn add(&mut self, prompt: f64, cached: f64, memory: f64) {
-        if self.looked_up <= 0.0 {
-            (self.looked_up, self.found) = (FOUND_AT_FIRST * memory, FOUND_AT_FIRST * memory);
-        }
+    /// KV tokens of the pods that look prompts up. What comes new has an empty cache.
+    fn fill(&mut self, memory: f64) {
+        let new = FOUND_AT_FIRST * (memory - self.memory).max(0.0);
+        self.memory = self.memory.max(memory);
+        self.looked_up += new;
+        self.found += new;
+    }
+
+    /// Tokens of prompts, and those of them that were cached.
+    fn add(&mut self, prompt: f64, cached: f64) {
         self.looked_up += prompt;
         self.found += cached.min(prompt);
-        if self.looked_up > FOUND_KEPT * memory {
+        if self.looked_up > FOUND_KEPT * self.memory {
             self.looked_up /= 2.0;
             self.found /= 2.0;
         }
@@ -75,7 +82,8 @@ impl Sizes {
         written_at: UnixMillis,
     ) {
         self.begun += self.runs_more(pods.clone());
-        let memory: f64 = pods.clone().map(memory).sum();
+        let looks_up = |row: &&PodRow| row.trend.is_believed() && row.rates.cached_prompt_tokens.is_some();
+        self.hits.fill(pods.clone().filter(looks_up).map(memory).sum());
         let seconds = interval.0 as f64 / 1_000.0;
         self.at = self.at.filter(|at| *at <= written_at);
         let mut latest = self.at;
@@ -93,7 +101,7 @@ impl Sizes {
                 self.generated += generated * seconds;
             }
             if let Some((prompt, cached)) = rate(rates.prompt_tokens).zip(rate(rates.cached_prompt_tokens)) {
-                self.hits.add(prompt * seconds, cached * seconds, memory);
+                self.hits.add(prompt * seconds, cached * seconds);
             }
         }
         self.at = latest;
@@ -304,6 +312,33 @@ mod tests {
         assert_eq!(found(3, 0.0), Some(0.25));
         // What cannot be is at most all.
         assert_eq!(found(3, 90_000.0), Some(1.0));
+    }
+
+    #[test]
+    fn pods_that_come_new_have_empty_caches() {
+        let mut hits = Hits::default();
+        hits.fill(100_000.0);
+        hits.add(350_000.0, 150_000.0);
+        assert_eq!(hits.part(), Some(0.5));
+        // Nine more, half of whose memory counts as looked up and found.
+        hits.fill(1_000_000.0);
+        assert_eq!(hits.part(), Some(650.0 / 850.0));
+        // Some are gone for a while.
+        hits.fill(0.0);
+        hits.fill(1_000_000.0);
+        assert_eq!(hits.part(), Some(650.0 / 850.0));
+    }
+
+    #[test]
+    fn who_looks_nothing_up_has_no_part_in_it() {
+        let mut sizes = Sizes::default();
+        let mut row_of_one = row(1_000);
+        row_of_one.load.kv_capacity = Some(Tokens(100_000));
+        (row_of_one.rates.prompt_tokens, row_of_one.rates.cached_prompt_tokens) = (Some(50_000.0), Some(0.0));
+        let silent = (1..20).map(|_| row(1_000));
+        let pods: Vec<PodRow> = silent.chain([row_of_one]).collect();
+        sizes.add(pods.iter(), Millis(1_000), UnixMillis(1_000));
+        assert_eq!(sizes.found(), Some(0.5));
     }
 
     #[test]

@@ -116,6 +116,22 @@ fn room_makes_no_difference_as_far_as_a_request_more_would_take_it() {
 }
 
 #[test]
+fn a_pod_without_room_ties_with_none_that_has_a_queue() {
+    let mut world = World::of(2);
+    world.elsewhere = 0.75;
+    // One more of 8,000 tokens would fill the first: 38 s more. But for that nobody waits 3.5 s at the second, which is
+    // 5 s dearer; a second of work, and as much of this one's, make 1.5 s with the room.
+    let ask = Ask {
+        prompt: Tokens(8_000),
+        ..ASK
+    };
+    world.pods[0].load(0, 0, 0.85);
+    world.pods[0].sent_at = ago(10);
+    world.pods[1].load(0, 4, 0.0);
+    world.always(ask, 0);
+}
+
+#[test]
 fn no_home_is_worth_a_wait_where_most_prompts_are_new() {
     let home = first(&caching(2, 0.0).decide(begins(1)));
     let costs = |found| {
