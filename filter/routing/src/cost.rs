@@ -92,7 +92,7 @@ pub const BELIEF: f64 = 0.9;
 pub const AWAY: f64 = 10.0;
 /// The same for each time that a computed token is found again, found / (1 - found) times. Where most prompts are new,
 /// no home is worth a wait: with [`AWAY`] for all, the Mooncake trace had 2.3 times the mean of the reference with 4 proxies, and
-/// has 1.8. With 1 and 5 the lab's numbers are as good, with less where prefixes fill the caches they thrash.
+/// has 1.8. With 1 prefixes that just fit the caches thrash them, 5 is no better.
 pub const AWAY_PER_REUSE: f64 = 3.0;
 /// The same in loads of an adapter. Less, since pages show where an adapter runs, whoever sent it: 1 and 10 are
 /// worse in the lab.
@@ -103,10 +103,11 @@ pub const ADAPTER_HOMES: u64 = 2;
 /// A beginning of prompts that is more popular than this part of a pod's fair share says nothing of where a prompt
 /// lives: a home must not be filled by one of them.
 pub const HOME_SHARE: f64 = 0.5;
-/// That agreement counts not at all where engines find nothing in their caches now, and in full from one in so many
-/// prompt tokens on ...
+/// Agreement on homes counts not at all where engines find nothing in their caches now, and in full where they find one
+/// in so many prompt tokens.
 pub const HITS_SCALE: f64 = 20.0;
-/// ... as far as they found one in so many lately: what is at home is there as often as prompts repeat.
+/// Nor does it count more than so many times the part of prompt tokens that engines found lately: what is at home is
+/// there as often as prompts repeat.
 pub const FOUND_SCALE: f64 = 2.0;
 /// Milliseconds per millisecond overdue. Own: of what did not come when it should have, nothing is known but how long it
 /// has taken, so as long again is to be expected. With 0.3, as in the simulation, twice as many requests for adapters
