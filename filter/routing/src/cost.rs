@@ -44,11 +44,17 @@ use crate::decision::PodFacts;
 
 mod adapter;
 mod fleet;
+mod foreign;
+mod memory;
 mod numbers;
 mod room;
 mod since;
 pub use adapter::{Slots, Tier, adapter};
 pub use fleet::Fleet;
+use foreign::part;
+pub use foreign::{Foreign, capacity};
+pub use memory::{free_tokens, one_more};
+use memory::{half_an_answer, memory};
 pub(crate) use numbers::{least, most};
 pub use room::{Patience, Room, room};
 pub use since::Since;
@@ -355,49 +361,6 @@ impl Stage {
     }
 }
 
-/// Load of a pod by others than this proxy, as its last page shows it. `None` = unknown.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Foreign {
-    /// Requests queued.
-    pub queued: Option<f64>,
-    /// Requests running.
-    pub running: Option<f64>,
-    /// KV usage, as a part of the capacity: pods differ in size, so tokens have no mean.
-    pub used: Option<f64>,
-}
-
-impl Foreign {
-    /// Takes the own part out of the gauges.
-    #[must_use]
-    pub fn of(pod: &PodFacts<'_>) -> Self {
-        let (load, own) = (&pod.row.load, &pod.own);
-        let own_tokens_before = own.context_tokens.0.saturating_sub(own.sent_since_tokens.0);
-        let own_used = capacity(pod.row).map_or(0.0, |capacity| own_tokens_before as f64 / capacity);
-        Self {
-            queued: load
-                .waiting
-                .map(|n| f64::from(n.saturating_sub(own.unanswered_at_sample))),
-            running: load.running.map(|n| f64::from(n.saturating_sub(pod.shown))),
-            used: part(load.kv_mean).map(|used| most(used - own_used, 0.0)),
-        }
-    }
-}
-
-/// A gauge between 0 and 1, whatever the page said.
-fn part(gauge: Option<f32>) -> Option<f64> {
-    gauge
-        .filter(|value| value.is_finite())
-        .map(|value| f64::from(value).clamp(0.0, 1.0))
-}
-
-/// KV tokens of the pod, over all its engines.
-pub fn capacity(row: &PodRow) -> Option<f64> {
-    row.load
-        .kv_capacity
-        .filter(|tokens| tokens.0 > 0)
-        .map(|tokens| tokens.0 as f64)
-}
-
 /// What others do with a pod, as far as it can be guessed: they do not say.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Others {
@@ -494,52 +457,6 @@ fn share(row: &PodRow, slow_start: Millis, now: UnixMillis) -> f64 {
 fn read_since(pod: &PodFacts<'_>, stage: Stage, now: UnixMillis) -> f64 {
     let read = pod.row.gauges_at().filter(|_| stage != Stage::Unknown);
     read.map_or(0.0, |at| now.since(at).0 as f64)
-}
-
-/// The barrier against preemption, with one engine of the pod as the room, since a context must
-/// fit one. Engines are taken as equally full: the page names the mean and the worst, while the
-/// pod's own balancer picks a better one. `unseen`: tokens that no gauge shows.
-fn memory(pod: &PodFacts<'_>, used: Option<f64>, fleet: &Fleet, need: &Need, unseen: f64) -> f64 {
-    let Some(capacity) = capacity(pod.row).or(fleet.mean_capacity()) else {
-        return used.map_or(0.0, barrier);
-    };
-    let engines = f64::from(pod.row.load.engines.max(1));
-    let room = capacity / engines;
-    let (takes, prompts) = (need.takes().0 as f64, f64::from(need.prompts.max(1)));
-    let taken = used.unwrap_or(0.0) + (pod.own.context_tokens.0 as f64 + unseen) / capacity;
-    let k = taken + takes / least(prompts, engines) / room;
-    let whole = (need.prompt + need.output).0 as f64 / prompts;
-    barrier(k) + if k > 1.0 { NO_ROOM } else { 0.0 } + if whole > room { NEVER_FITS } else { 0.0 }
-}
-
-/// Tokens by which the answers that run have grown, each, on average.
-fn half_an_answer(need: &Need) -> f64 {
-    need.output.0 as f64 / f64::from(need.prompts.max(1)) / 2.0
-}
-
-/// Milliseconds that a pod costs more with one ordinary request more, which nobody sees: its work, what this request's
-/// prefill takes from it, and its room, as far as that is no more than both: a full pod is not like any other.
-#[must_use]
-pub fn one_more(pod: &PodFacts<'_>, stage: Stage, need: &Need, prefill: f64, fleet: &Fleet) -> f64 {
-    let used = fleet.foreign(pod, stage).used;
-    let memory = |unseen: f64| memory(pod, used, fleet, need, unseen);
-    let takes = fleet.mean_uncached(need.prompt) + half_an_answer(need);
-    let work = fleet.ordinary(need.prompt) + prefill;
-    work + least(memory(takes) - memory(0.0), work)
-}
-
-fn barrier(k: f64) -> f64 {
-    let capped = least(k, MEMORY_CAP);
-    MEMORY_SCALE * capped / (1.0 - capped) * most(k, 1.0)
-}
-
-/// KV tokens free in one engine of the pod, as the memory term sees it; negative when overbooked.
-#[must_use]
-pub fn free_tokens(pod: &PodFacts<'_>, stage: Stage, fleet: &Fleet) -> Option<i64> {
-    let capacity = capacity(pod.row).or(fleet.mean_capacity())?;
-    let used = fleet.foreign(pod, stage).used.unwrap_or(0.0) * capacity;
-    let free = capacity - used - pod.own.context_tokens.0 as f64;
-    Some((free / f64::from(pod.row.load.engines.max(1))).round() as i64)
 }
 
 fn overdue(pod: &PodFacts<'_>, now: UnixMillis) -> f64 {

@@ -1,0 +1,54 @@
+//! The term `memory`: what it costs that a pod's KV memory fills up.
+//!
+//! Near the limit an engine preempts: it throws away an answer's context and computes it again. The barrier rises before that, since
+//! the reading is old, what others sent since is only thought to be there, and answers still grow.
+//! Deliberately not here: whether a request may wait for room (`room`).
+
+use super::{Fleet, MEMORY_CAP, MEMORY_SCALE, NEVER_FITS, NO_ROOM, Need, Stage, capacity, least, most};
+use crate::decision::PodFacts;
+
+/// The barrier against preemption, with one engine of the pod as the room, since a context must
+/// fit one. Engines are taken as equally full: the page names the mean and the worst, while the
+/// pod's own balancer picks a better one. `unseen`: tokens that no gauge shows.
+pub(super) fn memory(pod: &PodFacts<'_>, used: Option<f64>, fleet: &Fleet, need: &Need, unseen: f64) -> f64 {
+    let Some(capacity) = capacity(pod.row).or(fleet.mean_capacity()) else {
+        return used.map_or(0.0, barrier);
+    };
+    let engines = f64::from(pod.row.load.engines.max(1));
+    let room = capacity / engines;
+    let (takes, prompts) = (need.takes().0 as f64, f64::from(need.prompts.max(1)));
+    let taken = used.unwrap_or(0.0) + (pod.own.context_tokens.0 as f64 + unseen) / capacity;
+    let k = taken + takes / least(prompts, engines) / room;
+    let whole = (need.prompt + need.output).0 as f64 / prompts;
+    barrier(k) + if k > 1.0 { NO_ROOM } else { 0.0 } + if whole > room { NEVER_FITS } else { 0.0 }
+}
+
+/// Tokens by which the answers that run have grown, each, on average.
+pub(super) fn half_an_answer(need: &Need) -> f64 {
+    need.output.0 as f64 / f64::from(need.prompts.max(1)) / 2.0
+}
+
+/// Milliseconds that a pod costs more with one ordinary request more, which nobody sees: its work, what this request's
+/// prefill takes from it, and its room, as far as that is no more than both: a full pod is not like any other.
+#[must_use]
+pub fn one_more(pod: &PodFacts<'_>, stage: Stage, need: &Need, prefill: f64, fleet: &Fleet) -> f64 {
+    let used = fleet.foreign(pod, stage).used;
+    let memory = |unseen: f64| memory(pod, used, fleet, need, unseen);
+    let takes = fleet.mean_uncached(need.prompt) + half_an_answer(need);
+    let work = fleet.ordinary(need.prompt) + prefill;
+    work + least(memory(takes) - memory(0.0), work)
+}
+
+fn barrier(k: f64) -> f64 {
+    let capped = least(k, MEMORY_CAP);
+    MEMORY_SCALE * capped / (1.0 - capped) * most(k, 1.0)
+}
+
+/// KV tokens free in one engine of the pod, as the memory term sees it; negative when overbooked.
+#[must_use]
+pub fn free_tokens(pod: &PodFacts<'_>, stage: Stage, fleet: &Fleet) -> Option<i64> {
+    let capacity = capacity(pod.row).or(fleet.mean_capacity())?;
+    let used = fleet.foreign(pod, stage).used.unwrap_or(0.0) * capacity;
+    let free = capacity - used - pod.own.context_tokens.0 as f64;
+    Some((free / f64::from(pod.row.load.engines.max(1))).round() as i64)
+}
