@@ -190,13 +190,8 @@ impl Fleet {
     #[must_use]
     pub fn caches(&self, repeated: f64) -> f64 {
         let now = |part: f64| least(HITS_SCALE * part, 1.0);
-        let lately = self.found.map(|found| least(FOUND_SCALE * found, 1.0));
-        match (self.hits.get(), lately) {
-            (None, None) => now(repeated),
-            // Nobody asks now.
-            (None, Some(lately)) => lately,
-            (Some(hits), lately) => now(hits) * lately.unwrap_or(1.0),
-        }
+        let lately = least(FOUND_SCALE * self.found.unwrap_or(1.0), 1.0);
+        self.hits.get().map_or(now(repeated), |hits| now(hits) * lately)
     }
 
     /// Prefills that one copy more of a prefix costs: more the oftener a token that was computed is found again. Where engines
@@ -205,8 +200,7 @@ impl Fleet {
     #[must_use]
     pub fn away(&self) -> f64 {
         let by_reuse = |found: f64| least(AWAY_PER_REUSE * found / (1.0 - found), AWAY);
-        let unknown = self.hits.get().map_or(1.0, |_| AWAY);
-        self.found.map_or(unknown, by_reuse)
+        self.hits.get().map_or(1.0, |_| self.found.map_or(AWAY, by_reuse))
     }
 
     /// A pod's prefill rate, tokens per millisecond. Single observations are noisy, so the pool's
