@@ -97,9 +97,9 @@ pub const BELIEF: f64 = 0.9;
 /// another copy and founds a second home. 3 and 30 are worse in the lab.
 pub const AWAY: f64 = 10.0;
 /// The same for each time that a computed token is found again, found / (1 - found) times. Where most prompts are new,
-/// no home is worth a wait: with [`AWAY`] for all, the Mooncake trace had 2.3 times the mean of the reference with 4 proxies, and
-/// has 1.8. With 1 prefixes that just fit the caches thrash them, 5 is no better.
-pub const AWAY_PER_REUSE: f64 = 3.0;
+/// no home is worth a wait: with [`AWAY`] for all, the Mooncake trace has 2.3 times the mean of the reference with 4 proxies. With 3
+/// it has less still, but prefixes that just fit the caches may never find home again.
+pub const AWAY_PER_REUSE: f64 = 5.0;
 /// The same in loads of an adapter. Less, since pages show where an adapter runs, whoever sent it: 1 and 10 are
 /// worse in the lab.
 pub const ADAPTER_AWAY: f64 = 5.0;
@@ -113,8 +113,8 @@ pub const HOME_SHARE: f64 = 0.5;
 /// in so many prompt tokens.
 pub const HITS_SCALE: f64 = 20.0;
 /// Nor does it count more than so many times the part of prompt tokens that engines found lately: what is at home is
-/// there as often as prompts repeat.
-pub const FOUND_SCALE: f64 = 2.0;
+/// there as often as prompts repeat. With 2 proxies stop to agree while their prefixes evict each other.
+pub const FOUND_SCALE: f64 = 4.0;
 /// Milliseconds per millisecond overdue. Own: of what did not come when it should have, nothing is known but how long it
 /// has taken, so as long again is to be expected. With 0.3, as in the simulation, twice as many requests for adapters
 /// were lost at an engine that hangs: a load elsewhere costs 20 s.

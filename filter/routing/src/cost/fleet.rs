@@ -185,7 +185,7 @@ impl Fleet {
     }
 
     /// How far what other proxies sent is believed to be cached, 0 to 1: not at all where the engines
-    /// find nothing now, else twice as much as they found lately. Where they do not say, the part of the own requests
+    /// find nothing now, else up to four times as much as they found lately. Where they do not say, the part of the own requests
     /// that began like an earlier one stands in for it.
     #[must_use]
     pub fn caches(&self, repeated: f64) -> f64 {

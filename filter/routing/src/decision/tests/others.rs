@@ -144,10 +144,10 @@ fn no_home_is_worth_a_wait_where_most_prompts_are_new() {
     // 0.9 x 0.5 of 800 tokens are there, and elsewhere it costs ten prefills of 100 ms as far as that.
     assert!(near(costs(None), (55.0, 450.0)));
     assert!(near(costs(Some(1.0)), (55.0, 450.0)));
-    // Found once again: three prefills.
-    assert!(near(costs(Some(0.5)), (55.0, 135.0)));
-    // One in five: 0.4 of that are there, and a token is found a quarter of a time again.
-    assert!(near(costs(Some(0.2)), (100.0 - 18.0, 0.75 * 0.4 * 45.0)));
+    // Found once again: five prefills.
+    assert!(near(costs(Some(0.5)), (55.0, 225.0)));
+    // One in five: 0.8 of that are there, and a token is found a quarter of a time again.
+    assert!(near(costs(Some(0.2)), (100.0 - 36.0, 1.25 * 0.8 * 45.0)));
     assert!(near(costs(Some(0.0)), (100.0, 0.0)));
 }
 
