@@ -58,9 +58,8 @@ fn main() -> Result<()> {
     let plan = plan(&arguments)?;
     let mut scenarios = chosen(&arguments.only)?;
     if let Some(proxies) = arguments.proxies {
-        scenarios
-            .iter_mut()
-            .for_each(|scenario| (scenario.proxies, scenario.lookahead) = (proxies as usize, false));
+        let with = |scenario: Scenario| scenario.with_proxies(proxies as usize);
+        scenarios = scenarios.into_iter().map(with).collect();
     }
     let main = timed("scenarios", || study(scenarios.clone(), &plan, &traces));
     let overloaded = arguments.without.is_empty() && (arguments.only.is_empty() || asks_for_overload(&arguments.only));

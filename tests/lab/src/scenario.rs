@@ -171,6 +171,16 @@ impl Scenario {
         }
     }
 
+    /// The same with so many proxies. The slow reference need not run again: it does not care how many there are.
+    #[must_use]
+    pub fn with_proxies(self, proxies: usize) -> Self {
+        Self {
+            proxies,
+            lookahead: false,
+            ..self
+        }
+    }
+
     /// Its jobs; `size` scales their number.
     #[must_use]
     pub fn jobs(&self, traces: &Traces, seed: u64, size: f64) -> Vec<Job> {

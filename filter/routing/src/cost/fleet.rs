@@ -33,6 +33,27 @@ impl Mean {
     }
 }
 
+/// How long something takes by the pods' tempos, in milliseconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Times {
+    mean: Mean,
+    best: Option<f64>,
+    worst: f64,
+}
+
+impl Times {
+    fn add(&mut self, millis: f64) {
+        self.mean.add(millis, 1.0);
+        self.best = Some(self.best.map_or(millis, |best| best.min(millis)));
+        self.worst = most(self.worst, millis);
+    }
+
+    /// At the best pod, as far as it is believed.
+    fn best(&self) -> Option<f64> {
+        Some(most(self.best?, self.mean.get()? / TEMPO_APART))
+    }
+}
+
 /// Means over the pool's pods.
 #[derive(Clone, Copy, Debug)]
 pub struct Fleet {
@@ -57,13 +78,10 @@ pub struct Fleet {
     hits: Mean,
     found: Option<f64>,
     max_lora: Option<u32>,
-    /// Milliseconds per token of an answer, usually: over the pods, and at the fastest.
-    step: Mean,
-    step_best: Option<f64>,
-    /// Milliseconds per prompt token by the tempo, usually: over the pods, at the fastest and the slowest.
-    token: Mean,
-    token_best: f64,
-    token_worst: f64,
+    /// A token of an answer, usually.
+    step: Times,
+    /// A prompt token, usually.
+    token: Times,
     /// Learned rate x the same, of the pods where both are known.
     per_token: Mean,
     /// The part of their usual tempo that the pods have.
@@ -92,11 +110,8 @@ impl Fleet {
             hits: mean,
             found: facts.found,
             max_lora: None,
-            step: mean,
-            step_best: None,
-            token: mean,
-            token_best: f64::INFINITY,
-            token_worst: 0.0,
+            step: Times::default(),
+            token: Times::default(),
             per_token: mean,
             keep: mean,
         }
@@ -138,17 +153,14 @@ impl Fleet {
 
     fn add_tempo(&mut self, pod: &PodFacts<'_>, tempo: Tempo) {
         let (step, token) = (f64::from(tempo.step), f64::from(tempo.token));
-        self.step.add(step, 1.0);
-        self.step_best = Some(self.step_best.map_or(step, |best| best.min(step)));
-        self.token.add(token, 1.0);
-        self.token_best = self.token_best.min(token);
-        self.token_worst = most(self.token_worst, token);
+        self.step.add(step);
+        self.token.add(token);
         if let Some(rate) = usable(pod.rate) {
             // All that was learned over all that tempos say: single rates are noise.
             self.per_token.add(rate * token, 1.0 / token);
         }
         if !self.learned {
-            self.rate = most(self.token.weight / self.token.sum, RATE_MIN);
+            self.rate = most(self.token.mean.weight / self.token.mean.sum, RATE_MIN);
         }
         self.keep.add(self.kept(pod), 1.0);
     }
@@ -226,8 +238,8 @@ impl Fleet {
     /// A pod's rate by its tempo, where those of the pool are apart; in the measure of what was learned.
     fn by_tempo(&self, pod: &PodFacts<'_>) -> Option<f64> {
         let token = f64::from(pod.row.tempo?.token);
-        let best = most(self.token_best, self.token.get()? / TEMPO_APART);
-        let apart = self.token_worst > best * TEMPO_DIFFERS;
+        let best = self.token.best()?;
+        let apart = self.token.worst > best * TEMPO_DIFFERS;
         // While nothing was learned of anybody, as it is; else a pod that nobody tried would beat all others.
         let measure = self.per_token.get().or((!self.learned).then_some(1.0))?;
         apart.then_some(measure / most(token, best))
@@ -258,9 +270,8 @@ impl Fleet {
     /// Milliseconds per token of an answer at a pod and at the best one; `None` where they are not clearly apart. A pod
     /// that does not say is like the others.
     pub(super) fn steps(&self, pod: &PodFacts<'_>) -> Option<(f64, f64)> {
-        let (mean, best) = (self.step.get()?, self.step_best?);
+        let (mean, best) = (self.step.mean.get()?, self.step.best()?);
         let step = step(pod).unwrap_or(mean) * self.slowness(pod);
-        let best = most(best, mean / TEMPO_APART);
         (step > best * TEMPO_DIFFERS).then_some((step, best))
     }
 

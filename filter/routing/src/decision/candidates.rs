@@ -363,8 +363,9 @@ impl<'a> Candidates<'a> {
 
     /// Picks, and says why.
     pub fn route(mut self, mut why: Why, rng: &mut Rng) -> Decision {
+        let name = self.name.filter(|_| !self.by_load);
         let ties = Ties {
-            adapter: self.name.filter(|_| !self.by_load).map(|name| name.key()),
+            adapter: name.map(|name| name.key()),
             elsewhere: self.input.facts.elsewhere,
             fleet: &self.fleet,
         };
@@ -373,7 +374,6 @@ impl<'a> Candidates<'a> {
         let Some(first) = chosen.first() else {
             return why.pass(Reason::DiscoveryStale);
         };
-        let name = self.name.filter(|_| !self.by_load);
         let booking = self
             .input
             .ask

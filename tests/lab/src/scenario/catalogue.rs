@@ -350,9 +350,7 @@ fn proxies(family: Family, proxies: usize) -> Vec<Scenario> {
     let with = |scenario: Scenario| Scenario {
         name: format!("{}-{proxies}-proxies", scenario.name),
         family,
-        proxies,
-        lookahead: false,
-        ..scenario
+        ..scenario.with_proxies(proxies)
     };
     made.into_iter().chain(too).map(with).collect()
 }
