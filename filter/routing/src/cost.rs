@@ -76,6 +76,9 @@ pub const HARM_PER_REQUEST: f64 = 2.0;
 pub const MEMORY_SCALE: f64 = 150.0;
 /// The barrier is capped at this k: 29,850 ms.
 pub const MEMORY_CAP: f64 = 0.995;
+/// What others are thought to have sent takes no more than this part of the memory that is free: where a proxy sends little, a
+/// burst of its own stands for fifty times as much of others, and would fill all pods but the largest.
+pub const GUESSED_PART: f64 = 0.5;
 /// Milliseconds on top where the request does not fit now. Own: room appears when a running answer
 /// ends, and 300 tokens at 30 ms take about that long. It keeps 0.999 and 1.001 apart.
 pub const NO_ROOM: f64 = 10_000.0;

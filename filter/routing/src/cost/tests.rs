@@ -480,6 +480,9 @@ fn what_others_are_thought_to_have_sent_takes_room() {
     near(memory(0.0), 150.0 * 0.01 / 0.99);
     // Each like this one, 800 tokens, and half of its answer: 100. Ten of them are 0.09 of the memory.
     near(memory(10.0), 150.0 * 0.10 / 0.90);
+    // A guess fills no pod, whatever its size: half of what is free, and 0.01.
+    near(memory(1_000.0), 150.0 * 0.51 / 0.49);
+    near(memory(1e9), 150.0 * 0.51 / 0.49);
 }
 
 #[test]
