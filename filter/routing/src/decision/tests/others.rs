@@ -132,6 +132,25 @@ fn a_pod_without_room_ties_with_none_that_has_a_queue() {
 }
 
 #[test]
+fn a_burst_beside_many_others_does_not_all_go_to_the_largest() {
+    let mut world = World::of(3);
+    world.elsewhere = 0.98;
+    world.pods[2].row.load.kv_capacity = Some(Tokens(300_000));
+    let mut sent = [0; 3];
+    for seed in 0..60 {
+        let decision = world.decide_with(ASK, seed);
+        let Action::Route { booking, .. } = decision.action else {
+            panic!()
+        };
+        let pod = first(&decision);
+        sent[pod] += 1;
+        world.pods[pod].unanswered(1, booking.work.0);
+        world.pods[pod].sent_at = UnixMillis(NOW.0 - 1_000 + seed);
+    }
+    assert!(sent.iter().all(|sent| (10..=30).contains(sent)), "{sent:?}");
+}
+
+#[test]
 fn no_home_is_worth_a_wait_where_most_prompts_are_new() {
     let home = first(&caching(2, 0.0).decide(begins(1)));
     let costs = |found| {
