@@ -16,6 +16,7 @@
 //! | `failed` | 1,000,000 while the ledger avoids the pod | a pod that fails |
 //! | `stuck` | 300,000 | a queue with nothing running |
 //! | `warming` | (1 / part - 1) x (queue + prefill + harm), part = age / `slow_start`, 0.1 to 1 | a new or restarted pod, where the config says so |
+//! | `unseen` | 4 x mean uncached / rate x (part of others) x (1 - own part at the pod / 2 own part of the pool), at least 0 | others may send there, too, and nobody sees it |
 //! | `uncertainty` | 100 x (1 - weight of the reading); 10,000 when nobody answers the scrapes | not knowing |
 //!
 //! `rate` is learned ([`Fleet`]), and divided by how many times slower the pod is than usual, as its pages show it. `step` is
@@ -53,11 +54,11 @@ pub use adapter::{Slots, Tier, adapter};
 pub use fleet::Fleet;
 use foreign::part;
 pub use foreign::{Foreign, capacity};
-pub use memory::{free_tokens, one_more};
+pub use memory::free_tokens;
 use memory::{half_an_answer, memory};
 pub(crate) use numbers::{least, most};
 pub use room::{Patience, Room, room};
-pub use since::Since;
+pub use since::{OWN_MIN, Since};
 
 #[cfg(test)]
 mod tests;
@@ -132,6 +133,10 @@ pub const FAILED: f64 = 1_000_000.0;
 /// Milliseconds of a pod with a queue and nothing running. Own: it has served nobody for many
 /// scrapes, so only a pod that fails is worse.
 pub const STUCK: f64 = 300_000.0;
+/// Ordinary requests that others may have sent, and that no page shows yet, to a pod that is all theirs. It makes proxies that do
+/// not talk share the pods out: each goes first to those that it knows best, since it sends most of what they get, and others see that on their
+/// pages and stay away. Two and six are hardly worse in the lab.
+pub const UNSEEN: f64 = 4.0;
 /// Milliseconds of not knowing a pod's load. Own: an ordinary prompt's prefill, so an unread pod
 /// loses to any idle one and joins in as soon as the others have a request more.
 pub const UNCERTAIN: f64 = 100.0;
@@ -204,6 +209,9 @@ pub struct Terms {
     /// A pod that is new.
     #[serde(serialize_with = "whole", skip_serializing_if = "negligible")]
     pub warming: f64,
+    /// A pod to which others send most of what it gets.
+    #[serde(serialize_with = "whole", skip_serializing_if = "negligible")]
+    pub unseen: f64,
     /// A pod whose load is not known.
     #[serde(serialize_with = "whole", skip_serializing_if = "negligible")]
     pub uncertainty: f64,
@@ -225,6 +233,7 @@ impl Terms {
             + self.failed
             + self.stuck
             + self.warming
+            + self.unseen
             + self.uncertainty
     }
 
@@ -232,12 +241,6 @@ impl Terms {
     #[must_use]
     pub fn blurred(&self) -> f64 {
         self.queue + self.harm + self.memory
-    }
-
-    /// The terms that a request more at the pod leaves as they are: what this one itself takes there.
-    #[must_use]
-    pub fn exact(&self) -> f64 {
-        self.prefill + self.away + self.adapter + self.answer
     }
 
     /// The expected time to first token: what physically lies ahead of it. `cold_load` is the price of the load that the
@@ -252,7 +255,7 @@ impl Terms {
 
     /// Name and value of each term, in the order in which they are shown.
     #[must_use]
-    pub const fn named(&self) -> [(&'static str, f64); 12] {
+    pub const fn named(&self) -> [(&'static str, f64); 13] {
         [
             ("queue", self.queue),
             ("prefill", self.prefill),
@@ -265,6 +268,7 @@ impl Terms {
             ("failed", self.failed),
             ("stuck", self.stuck),
             ("warming", self.warming),
+            ("unseen", self.unseen),
             ("uncertainty", self.uncertainty),
         ]
     }
@@ -371,6 +375,8 @@ pub struct Others {
     pub away: f64,
     /// Requests that they sent there since its gauges were read.
     pub since: f64,
+    /// How far it counts, 0 to 1, that they send there, too.
+    pub unseen: f64,
 }
 
 /// Everything a pod's terms are made of, once per decision.
@@ -437,6 +443,7 @@ pub fn terms(
             0.0
         },
         warming: 0.0,
+        unseen: UNSEEN * others.unseen * ordinary / rate,
         uncertainty: uncertainty(pod, stage),
     };
     terms.warming = (1.0 / share(pod.row, slow_start, now) - 1.0) * (terms.queue + prefill + terms.harm);

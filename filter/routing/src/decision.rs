@@ -112,6 +112,8 @@ pub struct PodFacts<'a> {
     pub shown: u32,
     /// KV tokens of what this proxy had in flight there when its gauges were read.
     pub context_then: Tokens,
+    /// The part, 0 to 1, of its load lately that this proxy sent.
+    pub own_part: f64,
     /// KV tokens that this proxy ever sent there, cached ones not counted.
     pub filled: Tokens,
     /// When this proxy last sent it a request.
@@ -162,6 +164,8 @@ pub struct PoolFacts {
     pub repeated: f64,
     /// The part, 0 to 1, of prompt tokens that the engines found in their caches lately; `None` = they do not say.
     pub found: Option<f64>,
+    /// It is too early to tell whether they find anything.
+    pub early: bool,
 }
 
 /// What a request asks for.

@@ -111,6 +111,7 @@ impl Pool {
             own: OwnLoad::default(),
             shown: 0,
             context_then: Tokens(0),
+            own_part: 0.0,
             filled: Tokens(0),
             sent_at: UnixMillis(0),
             cached: 0.0,

@@ -77,6 +77,7 @@ pub struct Fleet {
     /// Part of the prompt tokens that was found in prefix caches, from the pods' counters: now, and lately.
     hits: Mean,
     found: Option<f64>,
+    early: bool,
     max_lora: Option<u32>,
     /// A token of an answer, usually.
     step: Times,
@@ -109,6 +110,7 @@ impl Fleet {
             sent: mean,
             hits: mean,
             found: facts.found,
+            early: facts.early,
             max_lora: None,
             step: Times::default(),
             token: Times::default(),
@@ -204,6 +206,12 @@ impl Fleet {
         let now = |part: f64| least(HITS_SCALE * part, 1.0);
         let lately = least(FOUND_SCALE * self.found.unwrap_or(1.0), 1.0);
         self.hits.get().map_or(now(repeated), |hits| now(hits) * lately)
+    }
+
+    /// Engines say that they find nothing, and it is too early for that to mean anything.
+    #[must_use]
+    pub fn is_early(&self) -> bool {
+        self.early && self.hits.get().is_some()
     }
 
     /// Prefills that one copy more of a prefix costs: more the oftener a token that was computed is found again. Where engines

@@ -29,17 +29,6 @@ pub(super) fn half_an_answer(need: &Need) -> f64 {
     need.output.0 as f64 / f64::from(need.prompts.max(1)) / 2.0
 }
 
-/// Milliseconds that a pod costs more with one ordinary request more, which nobody sees: its work, what this request's
-/// prefill takes from it, and its room, as far as that is no more than both: a full pod is not like any other.
-#[must_use]
-pub fn one_more(pod: &PodFacts<'_>, stage: Stage, need: &Need, prefill: f64, fleet: &Fleet) -> f64 {
-    let used = fleet.foreign(pod, stage).used;
-    let memory = |unseen: f64| memory(pod, used, fleet, need, unseen);
-    let takes = fleet.mean_uncached(need.prompt) + half_an_answer(need);
-    let work = fleet.ordinary(need.prompt) + prefill;
-    work + least(memory(takes) - memory(0.0), work)
-}
-
 fn barrier(k: f64) -> f64 {
     let capped = least(k, MEMORY_CAP);
     MEMORY_SCALE * capped / (1.0 - capped) * most(k, 1.0)

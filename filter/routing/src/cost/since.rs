@@ -18,7 +18,7 @@ use super::{Fleet, Stage, most};
 use crate::decision::PodFacts;
 
 /// Smallest believable part of the load that this proxy sends: one of fifty.
-const OWN_MIN: f64 = 0.02;
+pub const OWN_MIN: f64 = 0.02;
 /// Part of what others send that goes to where gauges show room. With all of it, this proxy runs from where they are
 /// thought to be as it would run to where they are not.
 const SEEKING: f64 = 0.7;

@@ -474,7 +474,10 @@ fn what_others_are_thought_to_have_sent_takes_room() {
             avoid: true,
             slow_start: Millis(0),
         };
-        let others = Others { since, away: 0.0 };
+        let others = Others {
+            since,
+            ..Others::default()
+        };
         terms(&facts[0], Stage::Fresh, &NEED, 0.0, others, &question).memory
     };
     near(memory(0.0), 150.0 * 0.01 / 0.99);
@@ -515,8 +518,9 @@ fn the_cost_is_the_sum_of_its_named_terms() {
         warming: 1024.0,
         uncertainty: 256.0,
         answer: 2048.0,
+        unseen: 4096.0,
     };
-    near(one.total(), 4095.0);
+    near(one.total(), 8191.0);
     near(one.first_token(0.0), 19.0);
     near(one.blurred(), 13.0);
     let names: Vec<_> = one.named().map(|(name, _)| name).to_vec();

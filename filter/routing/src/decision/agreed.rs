@@ -13,8 +13,8 @@ use super::candidates::Candidate;
 use super::serving::{self, Name};
 use super::{Input, PodFacts};
 use crate::cost::{
-    self, ADAPTER_AWAY, ADAPTER_HOMES, BELIEF, Fleet, HOME_SHARE, Others, Question, Since, Slots, Stage, Terms, Tier,
-    most,
+    self, ADAPTER_AWAY, ADAPTER_HOMES, BELIEF, Fleet, HOME_SHARE, OWN_MIN, Others, Question, Since, Slots, Stage,
+    Terms, Tier, most,
 };
 
 /// Where a key lives.
@@ -54,6 +54,8 @@ pub struct Agreed {
     elsewhere: f64,
     /// How far their prefixes count: nothing where engines find none in their caches.
     shared: f64,
+    /// Engines find nothing yet.
+    early: bool,
     since: Since,
 }
 
@@ -68,7 +70,7 @@ impl Agreed {
                 .map(|one| one.pod.row)
         };
         let caches = fleet.caches(input.facts.repeated);
-        let start = input.ask.start.filter(|_| caches > 0.0);
+        let start = input.ask.start.filter(|_| caches > 0.0 || fleet.is_early());
         // Nobody else is there to agree with.
         let name = name.filter(|_| input.facts.elsewhere > 0.0);
         let (prefix, adapter, since) = match input.drawn {
@@ -100,6 +102,7 @@ impl Agreed {
             adapter,
             elsewhere: input.facts.elsewhere,
             shared: BELIEF * input.facts.elsewhere * caches,
+            early: fleet.is_early(),
             since,
         }
     }
@@ -126,6 +129,23 @@ impl Agreed {
         }
     }
 
+    /// How far it counts, 0 to 1, that others send to a pod what this proxy does not see: in full where it sends nothing itself,
+    /// and not at all where its part of the load is twice that of the whole pool's or more. Nor at the home of the prompt,
+    /// as long as engines can have found nothing: else each proxy would fill its own pods with prefixes that belong elsewhere.
+    fn unseen(&self, one: &Candidate<'_>) -> f64 {
+        if one.is_home && self.early {
+            return 0.0;
+        }
+        let own = most(1.0 - self.elsewhere, OWN_MIN);
+        // Gauges that are not believed show nothing of others.
+        let at_pod = if one.stage == Stage::Unknown {
+            0.0
+        } else {
+            one.pod.own_part
+        };
+        self.elsewhere * most(1.0 - at_pod / (2.0 * own), 0.0)
+    }
+
     /// The terms of a candidate whose need and home are known. `name`: the adapter's, if warmth counts.
     pub fn terms(
         &self,
@@ -147,6 +167,7 @@ impl Agreed {
         let others = Others {
             away: if away { self.shared } else { 0.0 },
             since: self.since.at(question.fleet, one.pod, one.stage),
+            unseen: self.unseen(one),
         };
         cost::terms(one.pod, one.stage, &one.need, adapter, others, question)
     }

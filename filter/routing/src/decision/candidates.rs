@@ -14,7 +14,6 @@ use fastrand::Rng;
 use super::agreed::Agreed;
 use super::caps::at_cap;
 use super::labels::{self, Met, Required};
-use super::pick::Ties;
 use super::serving::{self, Can, Name, Naming, Serving};
 use super::{Action, Admit, Booking, Considered, Decision, Input, Note, PodFacts, Reason, Rung, Why, pick};
 use crate::cost::{self, Fleet, Need, QUEUES_ALIKE, Question, Stage, Terms, Tier};
@@ -364,12 +363,8 @@ impl<'a> Candidates<'a> {
     /// Picks, and says why.
     pub fn route(mut self, mut why: Why, rng: &mut Rng) -> Decision {
         let name = self.name.filter(|_| !self.by_load);
-        let ties = Ties {
-            adapter: name.map(|name| name.key()),
-            elsewhere: self.input.facts.elsewhere,
-            fleet: &self.fleet,
-        };
-        let ranked = pick::ranked(&mut self.list, &ties, rng);
+        let adapter = name.map(|name| name.key());
+        let ranked = pick::ranked(&mut self.list, adapter, rng);
         let (chosen, rest) = self.list.split_at_mut_checked(ranked.count).unwrap_or_default();
         let Some(first) = chosen.first() else {
             return why.pass(Reason::DiscoveryStale);

@@ -14,7 +14,7 @@ use fastrand::Rng;
 
 use super::candidates::Candidate;
 use super::serving::bid;
-use crate::cost::{self, ADAPTER_HOMES, Fleet, Tier, most};
+use crate::cost::{ADAPTER_HOMES, Tier, most};
 
 /// Costs this many milliseconds apart are equal: less than one step of a batch, so nobody can
 /// notice, while one running request more (2 ms + a tenth of a prefill of 40 ms and more) still counts.
@@ -23,11 +23,6 @@ const NEAR_MILLIS: f64 = 5.0;
 /// old is not exact to a twentieth. Prefill and adapter load are the same fact on all pods and
 /// must not widen the band, or a cold load would hide a second of queue.
 const NEAR_PART: f64 = 0.05;
-/// Where others send, too, costs are equal that differ by no more than so much of a request more ahead that nobody sees: an
-/// ordinary one's work, what it harms by, and its room. Only of pods where the request itself takes the same: a cached prefix is a
-/// fact, whatever others do. With nothing, proxies run after each other's queues, and a round robin does better where nothing is
-/// cached; with 1.5 the lab's numbers are hardly better, and pods differ by more that proxies do see.
-const UNSEEN: f64 = 0.5;
 /// Milliseconds that a retry costs more in a failure domain that was tried before. Own: if the domain is at fault, the
 /// retry is lost with the time that it takes to notice, about a second (Envoy's connect timeout in the rendered
 /// clusters). Less than any pod without room costs.
@@ -46,45 +41,25 @@ pub struct Ranked {
     pub probe: bool,
 }
 
-/// What tells near-equals apart.
-#[derive(Clone, Copy, Debug)]
-pub struct Ties<'a> {
-    /// Key of the adapter, where its warmth counts.
-    pub adapter: Option<u64>,
-    /// The part of the load that others send, 0 to 1.
-    pub elsewhere: f64,
-    /// What the pods have in common.
-    pub fleet: &'a Fleet,
-}
-
 /// The least goes first: who served the session last; where the adapter is warmest, and of these the highest bidder,
 /// since each copy in use takes a slot; the home of such prompts; who was sent nothing for the longest time.
 type Order = (bool, Option<(Tier, Reverse<u64>)>, bool, UnixMillis);
 
-impl Ties<'_> {
-    /// Milliseconds within which nobody can say which of two pods others load less.
-    fn unseen(&self, best: &Candidate<'_>) -> f64 {
-        if self.elsewhere <= 0.0 {
-            return 0.0;
-        }
-        UNSEEN * self.elsewhere * cost::one_more(best.pod, best.stage, &best.need, best.terms.prefill, self.fleet)
-    }
-
-    /// `popular`: the adapter is in use at more pods than its homes, so all of these have a slot for it anyway.
-    fn order(&self, one: &Candidate<'_>, popular: bool) -> Order {
-        let adapter = self.adapter.filter(|_| one.tier != Tier::Base);
-        let bids = |key| if popular { 0 } else { bid(key, one.pod.row) };
-        (
-            !one.pod.session,
-            adapter.map(|key| (one.tier, Reverse(bids(key)))),
-            !one.is_home,
-            one.pod.sent_at,
-        )
-    }
+/// Where one comes among near-equals. `adapter`: its key, where warmth counts. `popular`: the adapter is in use at more pods
+/// than its homes, so all of these have a slot for it anyway.
+fn order(one: &Candidate<'_>, adapter: Option<u64>, popular: bool) -> Order {
+    let adapter = adapter.filter(|_| one.tier != Tier::Base);
+    let bids = |key| if popular { 0 } else { bid(key, one.pod.row) };
+    (
+        !one.pod.session,
+        adapter.map(|key| (one.tier, Reverse(bids(key)))),
+        !one.is_home,
+        one.pod.sent_at,
+    )
 }
 
-/// Brings the picks to the front of the list, best first.
-pub fn ranked(list: &mut [Candidate<'_>], ties: &Ties<'_>, rng: &mut Rng) -> Ranked {
+/// Brings the picks to the front of the list, best first. `adapter`: its key, where its warmth counts.
+pub fn ranked(list: &mut [Candidate<'_>], adapter: Option<u64>, rng: &mut Rng) -> Ranked {
     let mut ranked = Ranked { count: 0, probe: false };
     let mut end = list.len();
     while ranked.count < ENDPOINTS_MAX {
@@ -92,7 +67,7 @@ pub fn ranked(list: &mut [Candidate<'_>], ties: &Ties<'_>, rng: &mut Rng) -> Ran
         let left = rest.get(..end.saturating_sub(taken.len())).unwrap_or_default();
         let probe = if taken.is_empty() { to_probe(left, rng) } else { None };
         let Some((next, one)) = probe
-            .or_else(|| near_best(taken, left, ties, rng))
+            .or_else(|| near_best(taken, left, adapter, rng))
             .and_then(|at| Some((at, left.get(at)?)))
         else {
             break;
@@ -111,7 +86,7 @@ pub fn ranked(list: &mut [Candidate<'_>], ties: &Ties<'_>, rng: &mut Rng) -> Ran
 }
 
 /// One of the cheapest, in the order of [`Order`]. A pod whose load is less known never ties with a better known one.
-fn near_best(taken: &[Candidate<'_>], rest: &[Candidate<'_>], ties: &Ties<'_>, rng: &mut Rng) -> Option<usize> {
+fn near_best(taken: &[Candidate<'_>], rest: &[Candidate<'_>], adapter: Option<u64>, rng: &mut Rng) -> Option<usize> {
     let tried = |one: &Candidate<'_>| one.domain.is_some() && taken.iter().any(|other| other.domain == one.domain);
     let cost = |one: &Candidate<'_>| one.cost + if tried(one) { SAME_DOMAIN } else { 0.0 };
     let (mut best, mut least) = (rest.first()?, cost(rest.first()?));
@@ -122,18 +97,12 @@ fn near_best(taken: &[Candidate<'_>], rest: &[Candidate<'_>], ties: &Ties<'_>, r
         }
     }
     let bound = least + most(NEAR_PART * best.terms.blurred(), NEAR_MILLIS);
-    let unseen = least + NEAR_MILLIS + ties.unseen(best);
-    let exact = best.terms.exact() + NEAR_MILLIS;
-    let near = |one: &Candidate<'_>| {
-        let cost = cost(one);
-        let near = cost <= bound || (cost <= unseen && one.terms.exact() <= exact);
-        near && one.terms.uncertainty <= best.terms.uncertainty
-    };
+    let near = |one: &Candidate<'_>| cost(one) <= bound && one.terms.uncertainty <= best.terms.uncertainty;
     let in_use = || rest.iter().filter(|one| one.tier == Tier::Active && near(one)).count();
-    let popular = ties.adapter.is_some() && in_use() > ADAPTER_HOMES as usize;
+    let popular = adapter.is_some() && in_use() > ADAPTER_HOMES as usize;
     let (mut first, mut equal): (Option<(Order, usize)>, usize) = (None, 0);
     for (index, one) in rest.iter().enumerate().filter(|(_, one)| near(one)) {
-        let order = ties.order(one, popular);
+        let order = order(one, adapter, popular);
         equal = match first.map_or(Ordering::Less, |(first, _)| order.cmp(&first)) {
             Ordering::Less => 1,
             Ordering::Equal => equal + 1,

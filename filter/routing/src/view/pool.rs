@@ -10,6 +10,7 @@ use berth_shared_state::store::{SharedData, StoreError};
 use berth_shared_state::table::{self, PodRow, Table};
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use fastrand::Rng;
+use hashbrown::HashMap;
 
 use crate::cookie::Sealer;
 use crate::cost::HOME_SHARE;
@@ -20,7 +21,7 @@ use crate::prefix::{Beginning, Beginnings, Chains, Found, Written, seed};
 use crate::view::Request;
 use crate::view::prefix::{self, PrefixView};
 use crate::view::seen::Seen;
-use crate::view::share::Share;
+use crate::view::share::{Share, ShareAtPod};
 use crate::view::sizes::Sizes;
 use crate::view::slow::slow;
 
@@ -33,6 +34,15 @@ pub enum TableError {
     Unreadable(SealError),
     /// The host refused to read it.
     Refused(StoreError),
+}
+
+/// A pod when its gauges were read.
+#[derive(Clone, Copy, Debug, Default)]
+struct Then {
+    read_at: Option<UnixMillis>,
+    /// KV tokens of what this proxy had in flight there.
+    context: Tokens,
+    share: ShareAtPod,
 }
 
 #[derive(Debug)]
@@ -50,8 +60,8 @@ pub(super) struct PoolView {
     snapshot: Option<Snapshot>,
     /// Ledger keys of the snapshot's pods, in their order.
     pub keys: Vec<PodKey>,
-    /// When each pod's gauges were read, and what this proxy had there then.
-    then: Vec<(Option<UnixMillis>, Tokens)>,
+    /// The pods as their gauges were read, in the order of the table.
+    then: Vec<Then>,
     /// What all pods have in common, and each pod's fill, where they are many; and when it was reckoned.
     field: Option<(UnixMillis, Field)>,
     filled: Vec<Tokens>,
@@ -132,14 +142,14 @@ impl PoolView {
                 generated: row.generated,
             }));
         let (ledger, pods) = (self.ledger.ledger(), table.pods.iter().zip(&self.keys));
-        self.then.resize(table.pods.len(), (None, Tokens(0)));
         self.share
             .add(pods.clone().zip(&mut self.then).map(|((row, key), then)| {
                 let own = ledger.own(*key, row.gauges_at());
                 // A table comes with each pod's page; the others' are those of before.
-                if then.0 != row.gauges_at() {
-                    let before = own.context_tokens.0.saturating_sub(own.sent_since_tokens.0);
-                    *then = (row.gauges_at(), Tokens(before));
+                if then.read_at != row.gauges_at() {
+                    then.read_at = row.gauges_at();
+                    then.context = Tokens(own.context_tokens.0.saturating_sub(own.sent_since_tokens.0));
+                    then.share.add(row, &own);
                 }
                 (row, own)
             }));
@@ -156,13 +166,16 @@ impl PoolView {
         Ok(true)
     }
 
-    /// The pods' keys. Mostly the pods are those of the last table, and each key is a hash of a text.
+    /// The pods' keys, and what is known of those that stay. Mostly the pods are those of the last table, and each key is a
+    /// hash of a text.
     fn name_keys(&mut self, table: &Table) {
         let before = self.snapshot.as_ref().map_or(&[][..], Snapshot::pods);
         let before = before.iter().map(|row| row.address);
         if !before.eq(table.pods.iter().map(|row| row.address)) {
+            let before: HashMap<PodKey, Then> = self.keys.drain(..).zip(self.then.drain(..)).collect();
             self.keys = table.pods.iter().map(|row| row.address.key()).collect();
-            self.then.clear();
+            let then = self.keys.iter().map(|key| before.get(key).copied().unwrap_or_default());
+            self.then = then.collect();
         }
     }
 
@@ -266,6 +279,7 @@ impl PoolView {
             own
         };
         let freshness = ages.freshness(row, now);
+        let then = self.then.get(place).copied().unwrap_or_default();
         PodFacts {
             row,
             freshness,
@@ -273,7 +287,8 @@ impl PoolView {
             shown: at_page.in_flight_at_sample(),
             filled: known.filled(),
             sent_at: known.sent_at(),
-            context_then: self.then.get(place).map_or(Tokens(0), |(_, context)| *context),
+            context_then: then.context,
+            own_part: then.share.own(self.share.own()),
             cached: 0.0,
             session: false,
             claimed: 0.0,
@@ -342,6 +357,7 @@ impl PoolView {
             elsewhere: 1.0 - self.share.own(),
             repeated: self.beginnings.repeated(),
             found: self.sizes.found(),
+            early: self.sizes.early(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How the pods' load is shared between this proxy and others that it does not talk to.
+//! How the pods' load is shared between this proxy and others that it does not talk to: of all pods, and of each.
 
 use berth_shared_state::table::PodRow;
 
@@ -17,6 +17,11 @@ const NOISE: f64 = 0.05;
 
 /// The part of others where workers share nothing: there are two workers at least.
 const UNSEEN: f64 = 0.5;
+
+/// Requests in flight that are assumed at a pod before any were seen, shared there as they are in the pool.
+const PRIOR_AT_POD: f64 = 5.0;
+/// What is kept of a pod's sums with each of its pages, so that some twenty of them count. With 10 or 50 pages the lab shows the same.
+const KEPT_AT_POD: f64 = 0.95;
 
 /// Sums over the last tables, in requests in flight.
 #[derive(Clone, Copy, Debug)]
@@ -44,11 +49,9 @@ impl Share {
     pub fn add<'a>(&mut self, pods: impl Iterator<Item = (&'a PodRow, OwnLoad)>) {
         let (mut own, mut all) = (0.0, 0.0);
         for (row, load) in pods {
-            // A pod that fails its scrapes, or whose gauges stand still, keeps its last ones.
-            let is_live = row.failures == 0 && row.trend.is_believed();
-            if let (true, Some(running), Some(waiting)) = (is_live, row.load.running, row.load.waiting) {
-                own += f64::from(load.unanswered) + f64::from(load.generating);
-                all += f64::from(running) + f64::from(waiting);
+            if let Some(shown) = shown(row) {
+                own += f64::from(load.in_flight());
+                all += shown;
             }
         }
         if all > 0.0 {
@@ -62,6 +65,37 @@ impl Share {
         let own = (self.own / self.all).clamp(0.0, 1.0);
         if own > 1.0 - NOISE { 1.0 } else { own }
     }
+}
+
+/// The same of one pod's last pages.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ShareAtPod {
+    own: f64,
+    all: f64,
+}
+
+impl ShareAtPod {
+    /// Takes in a new page, with what this proxy has at the pod.
+    pub fn add(&mut self, row: &PodRow, load: &OwnLoad) {
+        if let Some(all) = shown(row) {
+            let own = f64::from(load.in_flight_at_sample()).min(all);
+            self.own = self.own * KEPT_AT_POD + own;
+            self.all = self.all * KEPT_AT_POD + all;
+        }
+    }
+
+    /// This proxy's part, 0 to 1. `pool`: its part of the pool's load, which stands in for what no page said.
+    pub fn own(self, pool: f64) -> f64 {
+        (self.own + PRIOR_AT_POD * pool) / (self.all + PRIOR_AT_POD)
+    }
+}
+
+/// Requests in flight that a pod's page shows. A pod that fails its scrapes, or whose gauges stand still, keeps its last
+/// ones, which say nothing.
+fn shown(row: &PodRow) -> Option<f64> {
+    let is_live = row.failures == 0 && row.trend.is_believed();
+    let (running, waiting) = row.load.running.zip(row.load.waiting).filter(|_| is_live)?;
+    Some(f64::from(running) + f64::from(waiting))
 }
 
 #[cfg(test)]
@@ -117,5 +151,52 @@ mod tests {
     #[test]
     fn requests_that_no_gauge_shows_yet_are_no_more_than_all() {
         check(1, 5, 1_000, 1.0..=1.0);
+    }
+
+    /// This proxy's part at a pod after so many pages, where it sends a quarter of the pool's load.
+    fn at_pod(running: u32, own: u32, pages: usize) -> f64 {
+        let mut row = PodRow::unread("10.0.0.1:80".parse().unwrap(), UnixMillis(0));
+        row.load.running = Some(running);
+        row.load.waiting = Some(0);
+        let load = OwnLoad {
+            generating: own,
+            ..OwnLoad::default()
+        };
+        let mut share = ShareAtPod::default();
+        for _ in 0..pages {
+            share.add(&row, &load);
+        }
+        share.own(0.25)
+    }
+
+    #[test]
+    fn a_pod_is_shared_as_the_pool_is_until_its_pages_say_otherwise() {
+        assert_eq!(at_pod(8, 8, 0), 0.25);
+        assert_eq!(at_pod(0, 0, 100), 0.25);
+        // One page of five requests weighs as much as what was assumed.
+        assert_eq!(at_pod(5, 5, 1), 0.625);
+        assert!(at_pod(8, 8, 100) > 0.97);
+        assert!(at_pod(8, 0, 100) < 0.01);
+        // The ledger is newer than the page.
+        assert!(at_pod(2, 8, 100) < 1.0);
+    }
+
+    #[test]
+    fn the_last_pages_of_a_pod_outweigh_the_older_ones() {
+        let mut row = PodRow::unread("10.0.0.1:80".parse().unwrap(), UnixMillis(0));
+        row.load.waiting = Some(0);
+        let mut share = ShareAtPod::default();
+        let mut pages = |running: u32, own: u32, pages: usize| {
+            row.load.running = Some(running);
+            let load = OwnLoad {
+                generating: own,
+                ..OwnLoad::default()
+            };
+            (0..pages).for_each(|_| share.add(&row, &load));
+            share.own(0.5)
+        };
+        assert!(pages(10, 0, 1_000) < 0.02);
+        assert!((0.45..0.65).contains(&pages(10, 10, 14)));
+        assert!(pages(10, 10, 40) > 0.9);
     }
 }

@@ -16,8 +16,8 @@ use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use crate::cost;
 use crate::ledger::Asked;
 use crate::limits::{
-    ASCII_BYTES_PER_TOKEN, BYTES_PER_TOKEN_RANGE, FOUND_AT_FIRST, FOUND_KEPT, PREFIX_CAPACITY_UNKNOWN, SIZES_DIFFER,
-    SIZES_KEPT_REQUESTS, SIZES_MIN_REQUESTS,
+    ASCII_BYTES_PER_TOKEN, BYTES_PER_TOKEN_RANGE, FOUND_AT_FIRST, FOUND_EARLY, FOUND_KEPT, PREFIX_CAPACITY_UNKNOWN,
+    SIZES_DIFFER, SIZES_KEPT_REQUESTS, SIZES_MIN_REQUESTS,
 };
 
 /// Sums over the latest requests, from the pods' counters.
@@ -32,6 +32,8 @@ pub(super) struct Sizes {
     prompt: f64,
     generated: f64,
     hits: Hits,
+    /// All that began.
+    all: f64,
     /// The latest scrape that is in here.
     at: Option<UnixMillis>,
 }
@@ -81,7 +83,9 @@ impl Sizes {
         interval: Millis,
         written_at: UnixMillis,
     ) {
-        self.begun += self.runs_more(pods.clone());
+        let more = self.runs_more(pods.clone());
+        self.begun += more;
+        self.all += more;
         let looks_up = |row: &&PodRow| row.trend.is_believed() && row.rates.cached_prompt_tokens.is_some();
         self.hits.fill(pods.clone().filter(looks_up).map(memory).sum());
         let seconds = interval.0 as f64 / 1_000.0;
@@ -97,6 +101,7 @@ impl Sizes {
                 .zip(rate(rates.generation_tokens));
             if let Some(((requests, prompt), generated)) = all {
                 self.requests += requests * seconds;
+                self.all += requests * seconds;
                 self.prompt += prompt * seconds;
                 self.generated += generated * seconds;
             }
@@ -153,6 +158,11 @@ impl Sizes {
     pub fn prompt(&self) -> Option<f64> {
         let prompts = self.requests + self.begun;
         (prompts >= SIZES_MIN_REQUESTS).then(|| self.prompt / prompts)
+    }
+
+    /// It is too early to tell by what engines find whether prompts repeat.
+    pub fn early(&self) -> bool {
+        self.all < FOUND_EARLY
     }
 
     /// The part, 0 to 1, of prompt tokens that were found in prefix caches; `None` = no engine says.
@@ -312,6 +322,22 @@ mod tests {
         assert_eq!(found(3, 0.0), Some(0.25));
         // What cannot be is at most all.
         assert_eq!(found(3, 90_000.0), Some(1.0));
+    }
+
+    #[test]
+    fn it_is_early_until_a_hundred_requests_began() {
+        // Ten a second end, and each page shows one more that runs.
+        let mut sizes = Sizes::default();
+        let mut early = 0;
+        for second in 1..=20_u32 {
+            let mut row = row(u64::from(second) * 1_000);
+            row.rates.requests = Some(10.0);
+            row.load.running = Some(second);
+            sizes.add([row].iter(), Millis(1_000), UnixMillis(u64::from(second) * 1_000));
+            early += u32::from(sizes.early());
+        }
+        // 11 each second, but for the first.
+        assert_eq!(early, 9);
     }
 
     #[test]

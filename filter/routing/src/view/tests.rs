@@ -701,3 +701,31 @@ fn what_pages_show_of_other_proxies_keeps_a_pod_from_being_charged() {
         assert_eq!(avoided(&store, pod), charged, "{generated:?}");
     }
 }
+
+#[test]
+fn who_shares_a_pod_is_known_still_when_others_come_and_go() {
+    let store = MemoryStore::default();
+    let mut view = view(ONE, 1);
+    let part = |view: &mut View, pods: &[&str], seq: u64| {
+        let page = |pod: &&str| {
+            let mut row = row(pod);
+            row.scraped_at = Some(at(seq * 1_000));
+            row.load.running = Some(if *pod == "10.0.0.2:80" { 20 } else { 0 });
+            row
+        };
+        publish_rows(&store, "a", "base", pods.iter().map(page).collect(), seq);
+        decide(view, &store, seq, Some("base"), seq * 1_000 + 100);
+        view.on_end(&store, seq, Outcome::Success, at(seq * 1_000 + 200));
+        let pool = &view.pools[0];
+        let pods = pool.pods(&view.config.pools[0], None, at(seq * 1_000 + 100));
+        pods.iter().map(|pod| pod.own_part).collect::<Vec<_>>()
+    };
+    let two = part(&mut view, &["10.0.0.1:80", "10.0.0.2:80"], 1);
+    // The others send twenty to the second; what nobody sent is shared as the pool is.
+    assert!(two[1] < two[0] / 4.0, "{two:?}");
+    let three = part(&mut view, &["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"], 2);
+    assert_eq!(three[0], three[2]);
+    assert!(three[1] < three[0] / 6.0, "{three:?}");
+    let two = part(&mut view, &["10.0.0.2:80", "10.0.0.3:80"], 3);
+    assert!(two[0] < two[1] / 8.0, "{two:?}");
+}

@@ -1,6 +1,6 @@
 //! What is believed of proxies that send to the same pods and do not talk.
 
-use berth_shared_state::table::{Slow, Tempo};
+use berth_shared_state::table::{Slow, Tempo, Trend};
 
 use super::*;
 use crate::cost::Terms;
@@ -80,39 +80,66 @@ fn as_far_as_others_send_the_home_holds_the_prefix_and_other_pods_would_be_one_c
 }
 
 #[test]
-fn a_request_that_others_may_have_sent_unseen_makes_no_difference_and_a_cached_prefix_does() {
-    let mut world = World::of(2);
-    // Four run: 48 ms. The other was sent something a moment ago, which is over.
-    world.pods[0].load(4, 0, 0.0);
-    world.pods[1].sent_at = ago(10);
+fn proxies_go_first_to_the_pods_that_they_have_to_themselves() {
+    let mut world = World::of(3);
+    for (pod, part) in world.pods.iter_mut().zip([0.0, 0.25, 0.6]) {
+        pod.own_part = part;
+        pod.row.rates.requests = Some(10.0);
+        pod.row.rates.prompt_tokens = Some(8_000.0);
+    }
+    let unseen = |world: &World| [0, 1, 2].map(|pod| terms(world, ASK, pod).unseen);
+    let frozen = |world: &World| {
+        let mut world = world.clone();
+        world.pods[2].row.trend = Trend::Frozen;
+        terms(&world, ASK, 2).unseen
+    };
+    assert_eq!(unseen(&world), [0.0; 3], "nobody else is there");
+    // Three quarters are others': of four requests of 100 ms, and half of it where this proxy sends as much as elsewhere.
+    world.elsewhere = 0.75;
+    assert_eq!(unseen(&world), [300.0, 150.0, 0.0]);
+    // Gauges that stand still show nothing of others.
+    assert_eq!(frozen(&world), 300.0);
+    world.always(ASK, 2);
+    // There it waits no longer than what others may have sent elsewhere would take: one ahead costs 25 ms, and 100 for what
+    // it loses; two cost more than 150.
+    world.pods[2].unanswered(1, 200);
+    world.always(ASK, 2);
+    world.pods[2].unanswered(1, 200);
     world.always(ASK, 1);
-    // Half of the load is others': half of half a request of 100 ms, which harms one of 100 ms, is 50 ms.
-    world.elsewhere = 0.5;
-    world.always(ASK, 0);
-    // Five run: 60 ms, which is more, with the 5 ms that say nothing anyhow.
-    world.pods[0].load(5, 0, 0.0);
-    world.always(ASK, 1);
-    // 0.3 of the memory is more than one takes.
-    world.pods[0].load(4, 0, 0.3);
-    world.always(ASK, 1);
-    // What is cached is certain, and so is who is slow: the other has 50 ms less to compute.
-    world.pods[0].load(4, 0, 0.0);
-    world.pods[1].cached = 0.5;
-    world.always(ASK, 1);
+    // A cached prefix is a fact: 900 ms of it are worth the 300.
+    let ask = Ask {
+        prompt: Tokens(8_000),
+        ..ASK
+    };
+    world.pods[0].cached = 0.9;
+    world.always(ask, 0);
 }
 
 #[test]
-fn room_makes_no_difference_as_far_as_a_request_more_would_take_it() {
+fn a_proxy_that_sent_nothing_yet_finds_all_pods_alike() {
     let mut world = World::of(2);
-    world.elsewhere = 0.5;
-    world.pods[1].sent_at = ago(10);
-    world.pods[1].load(0, 0, 0.80);
-    // 150 x 0.81 / 0.19 are 639.5 ms. One more, of 800 tokens and half an answer, makes that 678.7: within a quarter of
-    // these 39 ms, and of 200 for its work, and the 5 that say nothing anyhow, pods take turns.
-    world.pods[0].load(0, 0, 0.814);
-    world.always(ASK, 0);
-    world.pods[0].load(0, 0, 0.816);
-    world.always(ASK, 1);
+    world.elsewhere = 1.0;
+    assert_eq!(terms(&world, ASK, 0), terms(&world, ASK, 1));
+    assert_eq!(terms(&world, ASK, 0).unseen, 400.0);
+}
+
+#[test]
+fn a_prompt_goes_home_while_engines_can_have_found_nothing_yet() {
+    let alone = caching(2, 0.0);
+    let home = first(&alone.decide(begins(1)));
+    let mut world = caching(2, 0.5);
+    for pod in &mut world.pods {
+        pod.row.rates.cached_prompt_tokens = Some(0.0);
+    }
+    // It sends most of what the other gets.
+    world.pods[1 - home].own_part = 0.9;
+    world.always(begins(1), 1 - home);
+    world.early = true;
+    world.always(begins(1), home);
+    let there = terms(&world, begins(1), home);
+    // Nothing is believed to be cached there.
+    assert_eq!((there.prefill, there.unseen), (100.0, 0.0));
+    assert_eq!(terms(&world, begins(1), 1 - home).away, 0.0);
 }
 
 #[test]

@@ -27,6 +27,7 @@ const NAMES: [&str; 7] = ["llama", "sql", "fr", "role=decode", "role=prefill", "
 pub struct Pod {
     pub row: PodRow,
     pub own: OwnLoad,
+    pub own_part: f64,
     pub sent_at: UnixMillis,
     pub cached: f64,
     pub claimed: f64,
@@ -47,6 +48,7 @@ pub struct World {
     pub subset: Option<String>,
     pub elsewhere: f64,
     pub found: Option<f64>,
+    pub early: bool,
 }
 
 pub fn ago(millis: u64) -> UnixMillis {
@@ -109,6 +111,7 @@ pub fn idle(index: usize) -> Pod {
     Pod {
         row,
         own: OwnLoad::default(),
+        own_part: 0.0,
         cached: 0.0,
         session: false,
         sent_at: UnixMillis(0),
@@ -220,6 +223,7 @@ impl World {
             subset: None,
             elsewhere: 0.0,
             found: None,
+            early: false,
         }
     }
 
@@ -242,6 +246,7 @@ impl World {
             own: pod.own,
             shown: pod.own.in_flight_at_sample(),
             context_then: Tokens(0),
+            own_part: pod.own_part,
             filled: Tokens(0),
             sent_at: pod.sent_at,
             cached: pod.cached,
@@ -268,6 +273,7 @@ impl World {
             facts: PoolFacts {
                 elsewhere: self.elsewhere,
                 found: self.found,
+                early: self.early,
                 ..PoolFacts::default()
             },
             ask,
