@@ -39,6 +39,7 @@ fn by_name<'a>(terms: &'a mut Terms, name: &str) -> Option<&'a mut f64> {
         "failed" => &mut terms.failed,
         "stuck" => &mut terms.stuck,
         "warming" => &mut terms.warming,
+        "unseen" => &mut terms.unseen,
         "uncertainty" => &mut terms.uncertainty,
         _ => return None,
     })
@@ -62,6 +63,7 @@ mod tests {
             failed: 1.0,
             stuck: 1.0,
             warming: 1.0,
+            unseen: 1.0,
             uncertainty: 1.0,
         };
         for (name, _) in full.named() {

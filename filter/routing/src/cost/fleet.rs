@@ -192,12 +192,6 @@ impl Fleet {
             .unwrap_or(own.0 as f64)
     }
 
-    /// Milliseconds that an ordinary queued request takes at an ordinary pod. `own`: tokens of the request at hand.
-    #[must_use]
-    pub fn ordinary(&self, own: Tokens) -> f64 {
-        self.mean_uncached(own) / self.rate
-    }
-
     /// How far what other proxies sent is believed to be cached, 0 to 1: not at all where the engines
     /// find nothing now, else up to four times as much as they found lately. Where they do not say, the part of the own requests
     /// that began like an earlier one stands in for it.

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! How many: they send as much as this proxy does, in the proportion of their shares of the load. But between
-//! near-equals they take turns, as this one does, so a part of it is everywhere alike, which changes no order.
+//! near-equals each goes to those that it has to itself, so a part of it is no less elsewhere.
 
 use super::{Fleet, Stage, most};
 use crate::decision::PodFacts;

@@ -3,7 +3,8 @@
 //! All proxies hash alike and read the same pages. So each knows where the others send what is cached nowhere
 //! else, or everywhere a little: to the pod that bids highest for it (rendezvous hashing), its *home*. As far
 //! as others are seen to send, what is at home counts as cached there, and going elsewhere costs what one copy
-//! more costs everybody. An adapter has a second home, for when the slots of the first are taken. A proxy that sees no others
+//! more costs everybody. An adapter has a second home, for when the slots of the first are taken. And what lives nowhere goes
+//! first where a proxy sends most of what a pod gets, so that pods are shared out. A proxy that sees no others
 //! believes nothing of this.
 
 use berth_shared_state::pod::PodAddress;
@@ -70,7 +71,8 @@ impl Agreed {
                 .map(|one| one.pod.row)
         };
         let caches = fleet.caches(input.facts.repeated);
-        let start = input.ask.start.filter(|_| caches > 0.0 || fleet.is_early());
+        let early = input.facts.elsewhere > 0.0 && fleet.is_early();
+        let start = input.ask.start.filter(|_| caches > 0.0 || early);
         // Nobody else is there to agree with.
         let name = name.filter(|_| input.facts.elsewhere > 0.0);
         let (prefix, adapter, since) = match input.drawn {
@@ -102,7 +104,7 @@ impl Agreed {
             adapter,
             elsewhere: input.facts.elsewhere,
             shared: BELIEF * input.facts.elsewhere * caches,
-            early: fleet.is_early(),
+            early,
             since,
         }
     }
@@ -133,16 +135,13 @@ impl Agreed {
     /// and not at all where its part of the load is twice that of the whole pool's or more. Nor at the home of the prompt,
     /// as long as engines can have found nothing: else each proxy would fill its own pods with prefixes that belong elsewhere.
     fn unseen(&self, one: &Candidate<'_>) -> f64 {
-        if one.is_home && self.early {
+        if self.elsewhere <= 0.0 || (one.is_home && self.early) {
             return 0.0;
         }
         let own = most(1.0 - self.elsewhere, OWN_MIN);
-        // Gauges that are not believed show nothing of others.
-        let at_pod = if one.stage == Stage::Unknown {
-            0.0
-        } else {
-            one.pod.own_part
-        };
+        // Gauges that stand still show nothing of others.
+        let is_believed = one.pod.row.trend.is_believed();
+        let at_pod = if is_believed { one.pod.own_part } else { 0.0 };
         self.elsewhere * most(1.0 - at_pod / (2.0 * own), 0.0)
     }
 

@@ -1,7 +1,8 @@
 //! From costs to an ordered list of pods: step 5 of a decision.
 //!
 //! The lowest cost wins, but costs a few milliseconds apart say nothing: the gauges are a scrape
-//! old. Proxies that read the same gauges would all run to the same pod, so near-equals take turns;
+//! old. Proxies that read the same gauges would all run to the same pod, so near-equals take turns, and of
+//! those that others load more or less each proxy takes the one that it has most to itself;
 //! but where one of them is the home of such prompts, or the adapter lives there, it is that one: it costs nothing, and
 //! they agree from the first request on. The pod that served the session last comes before all.
 
@@ -42,8 +43,9 @@ pub struct Ranked {
 }
 
 /// The least goes first: who served the session last; where the adapter is warmest, and of these the highest bidder,
-/// since each copy in use takes a slot; the home of such prompts; who was sent nothing for the longest time.
-type Order = (bool, Option<(Tier, Reverse<u64>)>, bool, UnixMillis);
+/// since each copy in use takes a slot; the home of such prompts; where others send least; who was sent nothing for the
+/// longest time.
+type Order = (bool, Option<(Tier, Reverse<u64>)>, bool, u64, UnixMillis);
 
 /// Where one comes among near-equals. `adapter`: its key, where warmth counts. `popular`: the adapter is in use at more pods
 /// than its homes, so all of these have a slot for it anyway.
@@ -54,6 +56,8 @@ fn order(one: &Candidate<'_>, adapter: Option<u64>, popular: bool) -> Order {
         !one.pod.session,
         adapter.map(|key| (one.tier, Reverse(bids(key)))),
         !one.is_home,
+        // Not negative, so its bits are in the order of the numbers.
+        one.terms.unseen.to_bits(),
         one.pod.sent_at,
     )
 }

@@ -40,6 +40,7 @@ pub enum TableError {
 #[derive(Clone, Copy, Debug, Default)]
 struct Then {
     read_at: Option<UnixMillis>,
+    scraped_at: Option<UnixMillis>,
     /// KV tokens of what this proxy had in flight there.
     context: Tokens,
     share: ShareAtPod,
@@ -149,6 +150,10 @@ impl PoolView {
                 if then.read_at != row.gauges_at() {
                     then.read_at = row.gauges_at();
                     then.context = Tokens(own.context_tokens.0.saturating_sub(own.sent_since_tokens.0));
+                }
+                // A report tells of what waits, and the rest is still the page's.
+                if then.scraped_at != row.scraped_at {
+                    then.scraped_at = row.scraped_at;
                     then.share.add(row, &own);
                 }
                 (row, own)
@@ -256,8 +261,8 @@ impl PoolView {
         let Some(snapshot) = &self.snapshot else {
             return Vec::new();
         };
-        let ages = snapshot.ages(pool);
-        let facts = |(place, (row, key)): (usize, (_, &PodKey))| self.pod(ages, place, row, *key, now);
+        let common = (snapshot.ages(pool), self.share.own());
+        let facts = |(place, (row, key)): (usize, (_, &PodKey))| self.pod(common, place, row, *key, now);
         match drawn {
             None => snapshot.pods().iter().zip(&self.keys).enumerate().map(facts).collect(),
             Some(drawn) => {
@@ -270,7 +275,15 @@ impl PoolView {
         }
     }
 
-    fn pod<'a>(&'a self, ages: Ages, place: usize, row: &'a PodRow, key: PodKey, now: UnixMillis) -> PodFacts<'a> {
+    /// `share`: this proxy's part of the pool's load.
+    fn pod<'a>(
+        &'a self,
+        (ages, share): (Ages, f64),
+        place: usize,
+        row: &'a PodRow,
+        key: PodKey,
+        now: UnixMillis,
+    ) -> PodFacts<'a> {
         let known = self.ledger.ledger().at(key);
         let own = known.own(row.gauges_at());
         let at_page = if row.reported_at.is_some() {
@@ -288,7 +301,7 @@ impl PoolView {
             filled: known.filled(),
             sent_at: known.sent_at(),
             context_then: then.context,
-            own_part: then.share.own(self.share.own()),
+            own_part: then.share.own(share),
             cached: 0.0,
             session: false,
             claimed: 0.0,

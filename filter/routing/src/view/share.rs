@@ -75,10 +75,11 @@ pub(super) struct ShareAtPod {
 }
 
 impl ShareAtPod {
-    /// Takes in a new page, with what this proxy has at the pod.
+    /// Takes in a new page, with what this proxy has at the pod now: as much as it had then, on average, while of what it had
+    /// then a part has ended.
     pub fn add(&mut self, row: &PodRow, load: &OwnLoad) {
         if let Some(all) = shown(row) {
-            let own = f64::from(load.in_flight_at_sample()).min(all);
+            let own = f64::from(load.in_flight()).min(all);
             self.own = self.own * KEPT_AT_POD + own;
             self.all = self.all * KEPT_AT_POD + all;
         }
@@ -177,7 +178,8 @@ mod tests {
         assert_eq!(at_pod(5, 5, 1), 0.625);
         assert!(at_pod(8, 8, 100) > 0.97);
         assert!(at_pod(8, 0, 100) < 0.01);
-        // The ledger is newer than the page.
+        // The ledger is newer than the page: half as much may have begun since, or ended.
+        assert!((at_pod(8, 4, 100) - 0.5).abs() < 0.02);
         assert!(at_pod(2, 8, 100) < 1.0);
     }
 

@@ -32,8 +32,8 @@ pub(super) struct Sizes {
     prompt: f64,
     generated: f64,
     hits: Hits,
-    /// All that began.
-    all: f64,
+    /// All that began since pods came last; `None` = they do not say.
+    all: Option<f64>,
     /// The latest scrape that is in here.
     at: Option<UnixMillis>,
 }
@@ -50,12 +50,13 @@ struct Hits {
 }
 
 impl Hits {
-    /// KV tokens of the pods that look prompts up. What comes new has an empty cache.
-    fn fill(&mut self, memory: f64) {
+    /// KV tokens of the pods that look prompts up. What comes new has an empty cache; true if anything did.
+    fn fill(&mut self, memory: f64) -> bool {
         let new = FOUND_AT_FIRST * (memory - self.memory).max(0.0);
         self.memory = self.memory.max(memory);
         self.looked_up += new;
         self.found += new;
+        new > 0.0
     }
 
     /// Tokens of prompts, and those of them that were cached.
@@ -85,9 +86,11 @@ impl Sizes {
     ) {
         let more = self.runs_more(pods.clone());
         self.begun += more;
-        self.all += more;
+        self.all = self.all.map(|all| all + more);
         let looks_up = |row: &&PodRow| row.trend.is_believed() && row.rates.cached_prompt_tokens.is_some();
-        self.hits.fill(pods.clone().filter(looks_up).map(memory).sum());
+        if self.hits.fill(pods.clone().filter(looks_up).map(memory).sum()) {
+            self.all = self.all.map(|_| 0.0);
+        }
         let seconds = interval.0 as f64 / 1_000.0;
         self.at = self.at.filter(|at| *at <= written_at);
         let mut latest = self.at;
@@ -101,7 +104,7 @@ impl Sizes {
                 .zip(rate(rates.generation_tokens));
             if let Some(((requests, prompt), generated)) = all {
                 self.requests += requests * seconds;
-                self.all += requests * seconds;
+                self.all = Some(self.all.unwrap_or(0.0) + requests * seconds);
                 self.prompt += prompt * seconds;
                 self.generated += generated * seconds;
             }
@@ -162,7 +165,7 @@ impl Sizes {
 
     /// It is too early to tell by what engines find whether prompts repeat.
     pub fn early(&self) -> bool {
-        self.all < FOUND_EARLY
+        self.all.is_some_and(|all| all < FOUND_EARLY)
     }
 
     /// The part, 0 to 1, of prompt tokens that were found in prefix caches; `None` = no engine says.
@@ -324,20 +327,37 @@ mod tests {
         assert_eq!(found(3, 90_000.0), Some(1.0));
     }
 
-    #[test]
-    fn it_is_early_until_a_hundred_requests_began() {
-        // Ten a second end, and each page shows one more that runs.
+    /// In how many of 20 seconds it is early, where ten requests a second end and each page shows one more that runs. `pods` at a second.
+    fn early(requests: Option<f32>, pods: fn(u32) -> u32) -> u32 {
         let mut sizes = Sizes::default();
         let mut early = 0;
         for second in 1..=20_u32 {
-            let mut row = row(u64::from(second) * 1_000);
-            row.rates.requests = Some(10.0);
-            row.load.running = Some(second);
-            sizes.add([row].iter(), Millis(1_000), UnixMillis(u64::from(second) * 1_000));
+            let at = u64::from(second) * 1_000;
+            let rows: Vec<PodRow> = (0..pods(second))
+                .map(|_| {
+                    let mut row = row(at);
+                    row.load.kv_capacity = Some(Tokens(100_000));
+                    row.load.running = Some(second);
+                    row.rates.requests = requests;
+                    (row.rates.prompt_tokens, row.rates.cached_prompt_tokens) = (Some(6_000.0), Some(0.0));
+                    row
+                })
+                .collect();
+            sizes.add(rows.iter(), Millis(1_000), UnixMillis(at));
             early += u32::from(sizes.early());
         }
+        early
+    }
+
+    #[test]
+    fn it_is_early_until_a_hundred_requests_began_and_again_when_pods_come() {
+        assert!(!Sizes::default().early());
         // 11 each second, but for the first.
-        assert_eq!(early, 9);
+        assert_eq!(early(Some(10.0), |_| 1), 9);
+        // From the eleventh on there are two, of which 20 and more end.
+        assert_eq!(early(Some(10.0), |second| 1 + u32::from(second > 10)), 9 + 4);
+        // llama.cpp counts no requests: nobody could say when it ends.
+        assert_eq!(early(None, |_| 1), 0);
     }
 
     #[test]

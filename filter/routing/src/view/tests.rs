@@ -16,6 +16,7 @@ use crate::prefix::Blocks;
 use crate::request::{Api, PromptSize};
 
 mod line;
+mod others;
 mod prefix;
 mod sessions;
 

@@ -107,12 +107,25 @@ fn proxies_go_first_to_the_pods_that_they_have_to_themselves() {
     world.pods[2].unanswered(1, 200);
     world.always(ASK, 1);
     // A cached prefix is a fact: 900 ms of it are worth the 300.
-    let ask = Ask {
-        prompt: Tokens(8_000),
+    let ask = |tokens| Ask {
+        prompt: Tokens(tokens),
         ..ASK
     };
     world.pods[0].cached = 0.9;
-    world.always(ask, 0);
+    world.always(ask(8_000), 0);
+    // A short one counts no more than four of itself, whatever the others send: 12.5 ms x 4 x 0.75.
+    assert_eq!(terms(&world, ask(100), 0).unseen, 37.5);
+}
+
+#[test]
+fn a_proxy_learns_nothing_of_others_from_a_pod_whose_page_it_never_read() {
+    let mut world = World::of(2);
+    world.elsewhere = 0.75;
+    for pod in &mut world.pods {
+        pod.own_part = 0.25;
+    }
+    world.pods[1].row.scraped_at = None;
+    assert_eq!(terms(&world, ASK, 0).unseen, terms(&world, ASK, 1).unseen);
 }
 
 #[test]
