@@ -1,6 +1,9 @@
 //! Proxies that send to the same pods and do not talk: each has a view and shared data of its own.
 
 use super::*;
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
 use crate::ledger::Outcome;
 
 const PODS: [&str; 4] = ["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80", "10.0.0.4:80"];
