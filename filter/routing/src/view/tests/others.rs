@@ -94,7 +94,7 @@ fn concentration(counts: [u32; 4]) -> f64 {
 #[test]
 fn each_soon_has_pods_of_its_own_and_all_pods_get_the_same() {
     // Without it, each sends a quarter to each pod; at best all to one.
-    for (proxies, least) in [(4, 0.4), (8, 0.5)] {
+    for (proxies, least) in [(4, 0.35), (8, 0.45)] {
         for seed in 1..=5 {
             let all = play(proxies, seed, 20_000, 60_000);
             let mean = all.iter().map(|one| concentration(one.counts)).sum::<f64>() / proxies as f64;
