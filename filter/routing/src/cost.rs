@@ -16,7 +16,7 @@
 //! | `failed` | 1,000,000 while the ledger avoids the pod | a pod that fails |
 //! | `stuck` | 300,000 | a queue with nothing running |
 //! | `warming` | (1 / part - 1) x (queue + prefill + harm), part = age / `slow_start`, 0.1 to 1 | a new or restarted pod, where the config says so |
-//! | `unseen` | 4 x (mean uncached, or the prompt if that is shorter) / rate x (part of others) x (1 - own part at the pod / 2 own part of the pool), at least 0 | others may send there, too, and nobody sees it |
+//! | `unseen` | 4 x (mean uncached, or u if that is less) / rate x (part of others) x (1 - own part at the pod / 2 own part of the pool), at least 0 | others may send there, too, and nobody sees it |
 //! | `uncertainty` | 100 x (1 - weight of the reading); 10,000 when nobody answers the scrapes | not knowing |
 //!
 //! `rate` is learned ([`Fleet`]), and divided by how many times slower the pod is than usual, as its pages show it. `step` is
@@ -134,7 +134,7 @@ pub const FAILED: f64 = 1_000_000.0;
 /// scrapes, so only a pod that fails is worse.
 pub const STUCK: f64 = 300_000.0;
 /// Ordinary requests that others may have sent, and that no page shows yet, to a pod that is all theirs; of the size of this one
-/// at most, or what it has cached elsewhere could never outweigh them. It makes proxies that do not talk share the pods
+/// at most, without what it has cached there: that is a fact, whatever others send. It makes proxies that do not talk share the pods
 /// out: each goes first to those that it knows best, since it sends most of what they get, and others see that on
 /// their pages and stay away. Two and six are hardly worse in the lab.
 pub const UNSEEN: f64 = 4.0;
@@ -444,7 +444,7 @@ pub fn terms(
             0.0
         },
         warming: 0.0,
-        unseen: UNSEEN * others.unseen * least(ordinary, need.prompt.0 as f64) / rate,
+        unseen: UNSEEN * others.unseen * least(ordinary, need.uncached().0 as f64) / rate,
         uncertainty: uncertainty(pod, stage),
     };
     terms.warming = (1.0 / share(pod.row, slow_start, now) - 1.0) * (terms.queue + prefill + terms.harm);

@@ -139,9 +139,12 @@ impl Agreed {
             return 0.0;
         }
         let own = most(1.0 - self.elsewhere, OWN_MIN);
-        // Gauges that stand still show nothing of others.
-        let is_believed = one.pod.row.trend.is_believed();
-        let at_pod = if is_believed { one.pod.own_part } else { 0.0 };
+        // Gauges that stand still show nothing of others, and what old ones showed is over.
+        let at_pod = match one.stage {
+            Stage::Unknown if one.pod.row.trend.is_believed() => own,
+            Stage::Unknown => 0.0,
+            Stage::Fresh | Stage::Ageing => one.pod.own_part,
+        };
         self.elsewhere * most(1.0 - at_pod / (2.0 * own), 0.0)
     }
 

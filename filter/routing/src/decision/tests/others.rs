@@ -113,19 +113,21 @@ fn proxies_go_first_to_the_pods_that_they_have_to_themselves() {
     };
     world.pods[0].cached = 0.9;
     world.always(ask(8_000), 0);
-    // A short one counts no more than four of itself, whatever the others send: 12.5 ms x 4 x 0.75.
-    assert_eq!(terms(&world, ask(100), 0).unseen, 37.5);
+    // It counts no more than four of what this one computes there: 12.5 ms x 4 x 0.75, and of 10 tokens.
+    assert_eq!(terms(&world, ask(100), 1).unseen, 18.75);
+    assert_eq!(terms(&world, ask(100), 0).unseen, 3.75);
 }
 
 #[test]
-fn a_proxy_learns_nothing_of_others_from_a_pod_whose_page_it_never_read() {
-    let mut world = World::of(2);
+fn of_pods_that_cannot_be_read_nobody_knows_whose_they_are() {
+    let mut world = World::of(3);
     world.elsewhere = 0.75;
-    for pod in &mut world.pods {
-        pod.own_part = 0.25;
-    }
+    world.pods[0].own_part = 0.25;
+    world.pods[1].own_part = 0.9;
     world.pods[1].row.scraped_at = None;
-    assert_eq!(terms(&world, ASK, 0).unseen, terms(&world, ASK, 1).unseen);
+    world.pods[2].row.scraped_at = Some(ago(60_000));
+    let unseen = [0, 1, 2].map(|pod| terms(&world, ASK, pod).unseen);
+    assert_eq!(unseen, [150.0; 3]);
 }
 
 #[test]
