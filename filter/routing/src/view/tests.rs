@@ -730,3 +730,24 @@ fn who_shares_a_pod_is_known_still_when_others_come_and_go() {
     let two = part(&mut view, &["10.0.0.2:80", "10.0.0.3:80"], 3);
     assert!(two[0] < two[1] / 8.0, "{two:?}");
 }
+
+#[test]
+fn a_load_report_is_no_page_that_says_who_shares_a_pod() {
+    let part = |reported_at: Option<UnixMillis>| {
+        let store = MemoryStore::default();
+        let mut view = view(ONE, 1);
+        let mut row = row("10.0.0.1:80");
+        row.scraped_at = Some(at(1_000));
+        row.load.running = Some(4);
+        publish_rows(&store, "a", "base", vec![row.clone()], 1);
+        for id in 1..=4 {
+            decide(&mut view, &store, id, Some("base"), 1_100);
+        }
+        row.reported_at = reported_at;
+        publish_rows(&store, "a", "base", vec![row], 2);
+        decide(&mut view, &store, 5, Some("base"), 1_500);
+        view.pools[0].pods(&view.config.pools[0], None, at(1_500))[0].own_part
+    };
+    // The four that run are the page's still, and not those that were sent since.
+    assert_eq!(part(Some(at(1_400))), part(None));
+}
