@@ -32,8 +32,8 @@ pub const SIZES_KEPT_REQUESTS: f64 = 1_000.0;
 /// memory: caches must fill before they show what repeats. With a quarter it is as good, with none proxies do not agree
 /// while they fill.
 pub const FOUND_AT_FIRST: f64 = 0.5;
-/// Requests of all proxies after which it shows whether engines find anything: where prompts repeat, some did by then. With 50 proxies
-/// do not yet agree on several hundred prefixes; with 300 unique prompts are kept from idle pods for longer.
+/// Requests of all proxies after which it shows whether engines find anything: where prompts repeat, some did by then. 50 are
+/// too few for several hundred prefixes; with 300, prompts that share nothing go by their hash for longer.
 pub const FOUND_EARLY: f64 = 100.0;
 /// Their sums are halved beyond so many times the pods' KV memory.
 pub const FOUND_KEPT: f64 = 4.0;

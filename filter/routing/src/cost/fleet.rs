@@ -77,6 +77,7 @@ pub struct Fleet {
     /// Part of the prompt tokens that was found in prefix caches, from the pods' counters: now, and lately.
     hits: Mean,
     found: Option<f64>,
+    /// It is too early for these to mean anything.
     early: bool,
     max_lora: Option<u32>,
     /// A token of an answer, usually.

@@ -9,8 +9,8 @@ use crate::decision::PodFacts;
 
 /// The barrier against preemption, with one engine of the pod as the room, since a context must
 /// fit one. Engines are taken as equally full: the page names the mean and the worst, while the
-/// pod's own balancer picks a better one. `unseen`: tokens that no gauge shows; a guess, which alone fills no pod.
-pub(super) fn memory(pod: &PodFacts<'_>, used: Option<f64>, fleet: &Fleet, need: &Need, unseen: f64) -> f64 {
+/// pod's own balancer picks a better one. `guessed`: tokens that no gauge shows, which alone fill no pod.
+pub(super) fn memory(pod: &PodFacts<'_>, used: Option<f64>, fleet: &Fleet, need: &Need, guessed: f64) -> f64 {
     let Some(capacity) = capacity(pod.row).or(fleet.mean_capacity()) else {
         return used.map_or(0.0, barrier);
     };
@@ -18,7 +18,7 @@ pub(super) fn memory(pod: &PodFacts<'_>, used: Option<f64>, fleet: &Fleet, need:
     let room = capacity / engines;
     let (takes, prompts) = (need.takes().0 as f64, f64::from(need.prompts.max(1)));
     let known = used.unwrap_or(0.0) + pod.own.context_tokens.0 as f64 / capacity;
-    let taken = known + least(unseen / capacity, GUESSED_PART * most(1.0 - known, 0.0));
+    let taken = known + least(guessed / capacity, GUESSED_PART * most(1.0 - known, 0.0));
     let k = taken + takes / least(prompts, engines) / room;
     let whole = (need.prompt + need.output).0 as f64 / prompts;
     barrier(k) + if k > 1.0 { NO_ROOM } else { 0.0 } + if whole > room { NEVER_FITS } else { 0.0 }

@@ -323,16 +323,7 @@ fn a_full_gauge_without_requests_is_a_last_choice_but_a_choice() {
 #[test]
 fn own_work_in_flight_keeps_a_herd_apart() {
     let mut world = World::of(4);
-    let mut sent = [0; 4];
-    for seed in 0..100 {
-        let decision = world.decide_with(ASK, seed);
-        let Action::Route { booking, .. } = decision.action else {
-            panic!()
-        };
-        let pod = first(&decision);
-        sent[pod] += 1;
-        world.pods[pod].unanswered(1, booking.work.0);
-    }
+    let sent = world.burst(ASK, 100);
     // One request more or less among 25 is within the band of near-equals.
     assert!(sent.iter().all(|sent| (23..=27).contains(sent)), "{sent:?}");
 }

@@ -16,33 +16,45 @@ const KEPT: f64 = 0.97;
 const NOISE: f64 = 0.05;
 
 /// The part of others where workers share nothing: there are two workers at least.
-const UNSEEN: f64 = 0.5;
+const OTHER_WORKERS: f64 = 0.5;
 
 /// Requests in flight that are assumed at a pod before any were seen, shared there as they are in the pool.
 const PRIOR_AT_POD: f64 = 5.0;
-/// What is kept of a pod's sums with each of its pages, so that some twenty of them count. With 10 or 50 pages the lab shows the same.
+/// What is kept of a pod's sums with each of its pages, so that some twenty of them count. With 10 or 50 the lab shows the same.
 const KEPT_AT_POD: f64 = 0.95;
 
-/// Sums over the last tables, in requests in flight.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Share {
+/// In requests in flight; the older, the less they count.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
     own: f64,
     all: f64,
 }
 
+impl Sums {
+    /// The ledger may be ahead of a gauge.
+    fn add(&mut self, own: f64, all: f64, kept: f64) {
+        self.own = self.own * kept + own.min(all);
+        self.all = self.all * kept + all;
+    }
+}
+
+/// Of all pods, over the last tables.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Share(Sums);
+
 impl Default for Share {
     fn default() -> Self {
-        Self { own: PRIOR, all: PRIOR }
+        Self(Sums { own: PRIOR, all: PRIOR })
     }
 }
 
 impl Share {
     /// Of a worker that cannot see what the others of its own process send.
     pub const fn unseen() -> Self {
-        Self {
-            own: PRIOR * (1.0 - UNSEEN),
+        Self(Sums {
+            own: PRIOR * (1.0 - OTHER_WORKERS),
             all: PRIOR,
-        }
+        })
     }
 
     /// Takes in a new table, with what this proxy has at each pod. Idle and dead pods say nothing.
@@ -55,39 +67,33 @@ impl Share {
             }
         }
         if all > 0.0 {
-            self.own = self.own * KEPT + own.min(all);
-            self.all = self.all * KEPT + all;
+            self.0.add(own, all, KEPT);
         }
     }
 
     /// This proxy's part, 0 to 1.
     pub fn own(self) -> f64 {
-        let own = (self.own / self.all).clamp(0.0, 1.0);
+        let own = (self.0.own / self.0.all).clamp(0.0, 1.0);
         if own > 1.0 - NOISE { 1.0 } else { own }
     }
 }
 
-/// The same of one pod's last pages.
+/// Of one pod, over its last pages.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ShareAtPod {
-    own: f64,
-    all: f64,
-}
+pub(super) struct ShareAtPod(Sums);
 
 impl ShareAtPod {
     /// Takes in a new page, with what this proxy has at the pod now: as much as it had then, on average, while of what it had
     /// then a part has ended.
     pub fn add(&mut self, row: &PodRow, load: &OwnLoad) {
         if let Some(all) = shown(row) {
-            let own = f64::from(load.in_flight()).min(all);
-            self.own = self.own * KEPT_AT_POD + own;
-            self.all = self.all * KEPT_AT_POD + all;
+            self.0.add(f64::from(load.in_flight()), all, KEPT_AT_POD);
         }
     }
 
     /// This proxy's part, 0 to 1. `pool`: its part of the pool's load, which stands in for what no page said.
     pub fn own(self, pool: f64) -> f64 {
-        (self.own + PRIOR_AT_POD * pool) / (self.all + PRIOR_AT_POD)
+        (self.0.own + PRIOR_AT_POD * pool) / (self.0.all + PRIOR_AT_POD)
     }
 }
 
@@ -108,8 +114,8 @@ mod tests {
 
     use super::*;
 
-    #[track_caller]
-    fn check(running: u32, own: u32, tables: usize, expected: core::ops::RangeInclusive<f64>) {
+    /// A pod where so many run, and so many of them are this proxy's.
+    fn pod(running: u32, own: u32) -> (PodRow, OwnLoad) {
         let mut row = PodRow::unread("10.0.0.1:80".parse().unwrap(), UnixMillis(0));
         row.load.running = Some(running);
         row.load.waiting = Some(0);
@@ -117,6 +123,12 @@ mod tests {
             generating: own,
             ..OwnLoad::default()
         };
+        (row, load)
+    }
+
+    #[track_caller]
+    fn check(running: u32, own: u32, tables: usize, expected: core::ops::RangeInclusive<f64>) {
+        let (row, load) = pod(running, own);
         let mut share = Share::default();
         for _ in 0..tables {
             share.add([(&row, load)].into_iter());
@@ -137,14 +149,12 @@ mod tests {
     #[test]
     fn a_pod_that_died_busy_is_nobodys_load() {
         let mut share = Share::default();
-        let mut dead = PodRow::unread("10.0.0.1:80".parse().unwrap(), UnixMillis(0));
-        dead.load.running = Some(40);
-        dead.load.waiting = Some(0);
+        let (mut dead, load) = pod(40, 0);
         let mut frozen = dead.clone();
         dead.failures = 1;
         frozen.trend = Trend::Frozen;
         for _ in 0..1_000 {
-            share.add([(&dead, OwnLoad::default()), (&frozen, OwnLoad::default())].into_iter());
+            share.add([(&dead, load), (&frozen, load)].into_iter());
         }
         assert_eq!(share.own().to_bits(), 1.0_f64.to_bits());
     }
@@ -156,13 +166,7 @@ mod tests {
 
     /// This proxy's part at a pod after so many pages, where it sends a quarter of the pool's load.
     fn at_pod(running: u32, own: u32, pages: usize) -> f64 {
-        let mut row = PodRow::unread("10.0.0.1:80".parse().unwrap(), UnixMillis(0));
-        row.load.running = Some(running);
-        row.load.waiting = Some(0);
-        let load = OwnLoad {
-            generating: own,
-            ..OwnLoad::default()
-        };
+        let (row, load) = pod(running, own);
         let mut share = ShareAtPod::default();
         for _ in 0..pages {
             share.add(&row, &load);
@@ -185,15 +189,9 @@ mod tests {
 
     #[test]
     fn the_last_pages_of_a_pod_outweigh_the_older_ones() {
-        let mut row = PodRow::unread("10.0.0.1:80".parse().unwrap(), UnixMillis(0));
-        row.load.waiting = Some(0);
         let mut share = ShareAtPod::default();
         let mut pages = |running: u32, own: u32, pages: usize| {
-            row.load.running = Some(running);
-            let load = OwnLoad {
-                generating: own,
-                ..OwnLoad::default()
-            };
+            let (row, load) = pod(running, own);
             (0..pages).for_each(|_| share.add(&row, &load));
             share.own(0.5)
         };

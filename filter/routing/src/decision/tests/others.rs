@@ -178,17 +178,7 @@ fn a_burst_beside_many_others_does_not_all_go_to_the_largest() {
     let mut world = World::of(3);
     world.elsewhere = 0.98;
     world.pods[2].row.load.kv_capacity = Some(Tokens(300_000));
-    let mut sent = [0; 3];
-    for seed in 0..60 {
-        let decision = world.decide_with(ASK, seed);
-        let Action::Route { booking, .. } = decision.action else {
-            panic!()
-        };
-        let pod = first(&decision);
-        sent[pod] += 1;
-        world.pods[pod].unanswered(1, booking.work.0);
-        world.pods[pod].sent_at = UnixMillis(NOW.0 - 1_000 + seed);
-    }
+    let sent = world.burst(ASK, 60);
     assert!(sent.iter().all(|sent| (10..=30).contains(sent)), "{sent:?}");
 }
 

@@ -298,6 +298,22 @@ impl World {
         tally
     }
 
+    /// Sends so many at once, none of which is answered; how many each pod got.
+    pub fn burst(&mut self, ask: Ask<'_>, requests: u64) -> Vec<u32> {
+        let mut sent = vec![0; self.pods.len()];
+        for seed in 0..requests {
+            let decision = self.decide_with(ask, seed);
+            let Action::Route { booking, .. } = decision.action else {
+                panic!("not routed: {:?}", decision.why);
+            };
+            let pod = first(&decision);
+            sent[pod] += 1;
+            self.pods[pod].unanswered(1, booking.work.0);
+            self.pods[pod].sent_at = UnixMillis(ago(1_000).0 + seed);
+        }
+        sent
+    }
+
     /// The pod goes first whatever the lot says.
     #[track_caller]
     pub fn always(&self, ask: Ask<'_>, pod: usize) -> Decision {
