@@ -366,6 +366,13 @@ impl Gateway {
             .on_first_byte(&*self.store, id.into(), status, streams, host::now());
     }
 
+    /// Something more of an event stream.
+    pub fn token(&mut self, id: u32) {
+        if self.view.listens(id.into()) {
+            self.view.on_token(&*self.store, id.into(), host::now());
+        }
+    }
+
     /// The request is over.
     pub fn ended(&mut self, id: u32, outcome: Outcome) {
         self.view.on_end(&*self.store, id.into(), outcome, host::now());

@@ -216,6 +216,9 @@ pub const LEDGER_WAIT_MIN: Millis = Millis(10);
 pub const LEDGER_ENTRIES_MAX: usize = 4096;
 /// Requests one worker follows. Beyond it the oldest is forgotten.
 pub const LEDGER_IN_FLIGHT_MAX: usize = 65_536;
+/// What its streams show of the engines' steps a worker tells the others this often, if nothing else is written: two steps of a
+/// large engine. A large ledger has one more millisecond for each [`TABLE_BYTES_PER_MILLI`].
+pub const STEPS_TOLD_EVERY: Millis = Millis(50);
 /// Attempts of one compare-and-swap. What is not written now goes with the next operation.
 pub const LEDGER_TRIES: usize = 4;
 /// Things to remember about pods that wait for a write that succeeds.

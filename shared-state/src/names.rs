@@ -106,7 +106,7 @@ pub const VARIABLE_DECISION: &str = "berth_decision";
 
 /// Prefix of every shared-data key: project and schema version. The key space of an empty vm_id is
 /// shared by all plugins of the process, so ours are told apart by it.
-pub const KEY_PREFIX: &str = "berth/4/";
+pub const KEY_PREFIX: &str = "berth/5/";
 
 /// Shared-data keys of a pool's readings. Only contexts that would read the same pods in the same way
 /// ([`Pool::source`]) share them: two configs may give the same name to different pools, and Istio puts all

@@ -13,7 +13,7 @@ use crate::limits::SEALED_MAX_BYTES;
 
 const MAGIC: [u8; 4] = *b"BRTH";
 /// Version of everything that is sealed. Raise it when a sealed structure changes.
-pub const SCHEMA: u16 = 4;
+pub const SCHEMA: u16 = 5;
 /// magic 4, schema 2, kind 2, payload length 4, xxh64 of the payload 8.
 pub const HEADER_BYTES: usize = 20;
 

@@ -185,6 +185,36 @@ def shared_prefixes(model, pods, seed, groups=12, each=40, words=250):
             "pods a group went to": [len(pods) for pods in homes.values()]}
 
 
+def steps(pod, model):
+    """A long stream straight from a pod, and meanwhile prompts of somebody else: milliseconds between its pieces, usually and while
+    such a prompt is computed."""
+    ask = lambda words, tokens: json.dumps({"model": model, "max_tokens": tokens, "stream": True, "ignore_eos": True, "messages": [
+        {"role": "user", "content": " ".join(random.choice(("alpha", "beta", "gamma", "delta")) for _ in range(words))}]})
+
+    def pieces(words, tokens, times):
+        connection = http.client.HTTPConnection(*pod, timeout=60)
+        connection.request("POST", "/v1/chat/completions", ask(words, tokens), {"content-type": "application/json"})
+        answer = connection.getresponse()
+        while line := answer.readline():
+            if line.startswith(b"data:"):
+                times.append(time.monotonic())
+        connection.close()
+
+    stream, prompts = [], []
+    listener = threading.Thread(target=pieces, args=(20, 1500, stream))
+    listener.start()
+    wait("the stream", lambda: len(stream) > 50, 30)
+    while listener.is_alive():
+        sent, others = time.monotonic(), []
+        pieces(250, 1, others)
+        prompts.append((sent, others[0]))
+        time.sleep(0.1)
+    gaps = [(1000 * (after - at), at, after) for at, after in zip(stream, stream[1:])]
+    during = [max(gap for gap, at, after in gaps if after > sent and at < first) for sent, first in prompts if first < stream[-1]]
+    quartile = statistics.quantiles([gap for gap, *_ in gaps if gap >= 1] or [0.5, 0.5], n=4)[0]
+    return {"pieces": len(stream), "lower quartile ms": round(quartile, 1), "longest while a prompt was computed ms": [round(gap) for gap in during]}
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--vllm", nargs=2, required=True)
@@ -194,7 +224,7 @@ def main():
     arguments.add_argument("--static-adapter", help="an adapter that the first vLLM was started with")
     arguments.add_argument("--kill", help="shell command that ends the second vLLM")
     arguments.add_argument("--start", help="shell command that starts it again, in the background")
-    arguments.add_argument("--phases", default="chat,adapters,pressure,prefixes,restart", help="which of them, in this order")
+    arguments.add_argument("--phases", default="steps,chat,adapters,pressure,prefixes,restart", help="which of them, in this order")
     args = arguments.parse_args()
     phases = args.phases.split(",")
     split = lambda text: (text.rsplit(":", 1)[0], int(text.rsplit(":", 1)[1]))
@@ -203,6 +233,11 @@ def main():
     config = {"pools": [{"name": "real", "discovery": {"static": every}}], "status": {"decision_header": True}}
     envoy = Envoy(config)
     time.sleep(3)
+
+    if "steps" in phases:
+        heading("Gaps of a stream while others' prompts are computed")
+        for pod in every:
+            print(pod, steps(split(pod), args.model))
 
     if "chat" in phases:
         heading("Chat and streams")

@@ -5,7 +5,7 @@
 //!
 //! | term | formula (ms) | what it stands for |
 //! |---|---|---|
-//! | `queue` | (own unanswered tokens + others' x mean uncached) / rate, others' = queued when it was read + sent since - what is done by now | work ahead |
+//! | `queue` | (own unanswered tokens + others' x mean uncached) / rate, others' = queued when it was read + sent since - what is done by now; own streams know better (`queue.rs`) | work ahead |
 //! | `prefill` | u / rate, u = prompt tokens that are not in the pod's prefix cache | own work |
 //! | `away` | a x prefill x 0.9 x (part of the load that others send) x (how much engines cache), except at the home of such prompts; a = 3 x (how often a token is found again), 10 at most, 1 where engines do not say | the prefix is computed once more, and kept twice |
 //! | `harm` | u / rate x (waiting + 0.1 x running) + 2 x running x s | slower answers of others; s = step / the shortest of a pod, where it is 3 or more |
@@ -42,12 +42,14 @@ use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use serde::{Serialize, Serializer};
 
 use crate::decision::PodFacts;
+use crate::ledger::Steps;
 
 mod adapter;
 mod fleet;
 mod foreign;
 mod memory;
 mod numbers;
+mod queue;
 mod room;
 mod since;
 pub use adapter::{Slots, Tier, adapter};
@@ -57,6 +59,7 @@ pub use foreign::{Foreign, capacity};
 pub use memory::free_tokens;
 use memory::{half_an_answer, memory};
 pub(crate) use numbers::{least, most};
+use queue::Ahead;
 pub use room::{Patience, Room, room};
 pub use since::{OWN_MIN, Since};
 
@@ -378,6 +381,8 @@ pub struct Others {
     pub since: f64,
     /// How far it counts, 0 to 1, that they send there, too.
     pub unseen: f64,
+    /// What own streams show of what theirs do there.
+    pub steps: Steps,
 }
 
 /// Everything a pod's terms are made of, once per decision.
@@ -414,16 +419,15 @@ pub fn terms(
     let prefill = need.uncached().0 as f64 / rate;
     let own = pod.own.in_flight();
     let running = foreign.running.unwrap_or(0.0) + others.since + f64::from(own);
-    let queued = foreign.queued.unwrap_or(0.0);
-    let waiting = queued + f64::from(pod.own.unanswered);
     let ordinary = fleet.mean_uncached(need.prompt);
-    let ahead = (queued + others.since) * ordinary / rate;
+    let ahead = Ahead::of(pod, stage, foreign.queued.unwrap_or(0.0), &others, ordinary / rate, now);
+    let waiting = ahead.queued + f64::from(pod.own.unanswered);
     let steps = fleet.steps(pod);
     let longer = steps.map_or(1.0, |(step, best)| step / best);
     let output = need.output.0 as f64 / f64::from(need.prompts.max(1));
     let avoided = avoid && pod.avoided_until.is_some_and(|until| until > now);
     let mut terms = Terms {
-        queue: pod.own.unanswered_tokens.0 as f64 / rate + most(ahead - read_since(pod, stage, now), 0.0),
+        queue: pod.own.unanswered_tokens.0 as f64 / rate + ahead.millis,
         prefill,
         away: fleet.away() * others.away * prefill,
         harm: prefill * (HARM_PER_WAITING * waiting + HARM_PER_WORK * running) + HARM_PER_REQUEST * longer * running,
@@ -461,13 +465,6 @@ fn share(row: &PodRow, slow_start: Millis, now: UnixMillis) -> f64 {
         return 1.0;
     }
     (now.since(row.since).0 as f64 / slow_start.0 as f64).clamp(WARMING_MIN, 1.0)
-}
-
-/// Milliseconds since the pod's queue was read: so much of the work that they showed is done. A mean of other pods
-/// has no age.
-fn read_since(pod: &PodFacts<'_>, stage: Stage, now: UnixMillis) -> f64 {
-    let read = pod.row.gauges_at().filter(|_| stage != Stage::Unknown);
-    read.map_or(0.0, |at| now.since(at).0 as f64)
 }
 
 fn overdue(pod: &PodFacts<'_>, now: UnixMillis) -> f64 {

@@ -9,9 +9,17 @@ std::thread_local! {
     static WITHOUT: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// From now on these terms are 0 in this thread. Names as in [`Terms::named`]; unknown ones do nothing.
+/// The name of what own streams show of the engines' steps, which is a part of `queue` and no term.
+pub const STEPS: &str = "steps";
+
+/// From now on these terms are 0 in this thread. Names as in [`Terms::named`], and [`STEPS`]; unknown ones do nothing.
 pub fn leave_out(names: &[String]) {
     WITHOUT.with_borrow_mut(|without| *without = names.to_vec());
+}
+
+/// Whether what own streams show counts.
+pub(crate) fn listens() -> bool {
+    WITHOUT.with_borrow(|without| without.iter().all(|name| name != STEPS))
 }
 
 /// The terms without those left out.
@@ -70,6 +78,10 @@ mod tests {
             leave_out(&[name.to_owned()]);
             assert!((masked(full).total() - full.total() + 1.0).abs() < 1e-9, "{name}");
         }
+        leave_out(&[STEPS.to_owned()]);
+        assert!((masked(full).total() - full.total()).abs() < 1e-9);
+        assert!(!listens());
         leave_out(&[]);
+        assert!(listens());
     }
 }

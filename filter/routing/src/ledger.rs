@@ -23,6 +23,7 @@ mod lesson;
 mod memory;
 mod packed;
 mod sections;
+mod steps;
 mod truth;
 mod waiting;
 mod worker;
@@ -40,6 +41,7 @@ pub use asked::Asked;
 use memory::Memory;
 pub use memory::{Outcome, put_first};
 use sections::Sections;
+pub use steps::{StepTimes, Steps};
 pub use waiting::{Blocked, Waiting};
 pub use worker::{LedgerView, PodFact, Sent, Synced};
 
@@ -293,6 +295,18 @@ impl Ledger {
         }
     }
 
+    /// What a worker's streams showed of a pod's steps. Only what is news changes anything.
+    fn heard(&mut self, pod: PodKey, seen: Steps, now: UnixMillis) {
+        let Ok(at) = self.pods.find(pod) else { return };
+        let known = self.pods.get(at).map(|state| state.memory.steps).unwrap_or_default();
+        let known = if known.is_of_now(now) { known } else { Steps::default() };
+        if known.or(seen) != known
+            && let Some(state) = self.pods.get_mut(at)
+        {
+            state.memory.steps = known.or(seen);
+        }
+    }
+
     fn head(&mut self, nonce: u64) -> Option<&mut Head> {
         self.views.iter_mut().find(|head| head.nonce == nonce)
     }
@@ -401,6 +415,12 @@ impl<'a> AtPod<'a> {
     #[must_use]
     pub fn sent_at(self) -> UnixMillis {
         self.0.map_or(UnixMillis(0), |state| state.memory.sent_at)
+    }
+
+    /// What the streams of all workers show of its engine's steps.
+    #[must_use]
+    pub fn steps(self) -> Steps {
+        self.0.map_or_else(Steps::default, |state| state.memory.steps)
     }
 
     /// Until when the pod should be avoided after failures; may lie in the past, and then the next request shows

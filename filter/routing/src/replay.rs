@@ -3,7 +3,7 @@
 //! ```text
 //!  pods, scrape, models -> Poller -> table bytes --+                    +-> one line per request
 //!                                                  +-> MemoryStore <-> N Views
-//!  request, first_token, done ---------------------+                    (one per worker)
+//!  request, first_token, token, done --------------+                    (one per worker)
 //! ```
 //!
 //! Deliberately not here: a second implementation of anything. The discovery of the config is
@@ -182,6 +182,7 @@ impl Replay {
             Event::Models(pod, answer) => self.page(pod, Target::Models(pod), &answer, answers),
             Event::Request(request) => self.request(&request, answers),
             Event::FirstToken(id) => self.first_token(&id),
+            Event::Token(id) => self.token(&id),
             Event::Done(id, status, failed) => self.done(&id, status, failed, answers),
         }
     }
@@ -389,6 +390,14 @@ impl Replay {
         request.answered = true;
         if let Some(view) = self.views.get_mut(request.worker) {
             view.on_first_byte(&self.store, request.number, 200, request.streams, self.now);
+        }
+    }
+
+    fn token(&mut self, id: &Id) {
+        if let Some(request) = self.in_flight.get(&id.to_string())
+            && let Some(view) = self.views.get_mut(request.worker)
+        {
+            view.on_token(&self.store, request.number, self.now);
         }
     }
 

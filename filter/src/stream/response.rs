@@ -104,7 +104,7 @@ impl Stream {
         }
     }
 
-    /// The first bytes of a stream are its first token. Later pieces cost one look-up.
+    /// The first bytes of a stream are its first token. Later pieces cost two look-ups, and the time where others send, too.
     pub fn response_body(&mut self, gateway: &mut Gateway, size: usize, end: bool) {
         if matches!(self.phase, Phase::Sent) {
             self.learn(gateway, size);
@@ -121,6 +121,8 @@ impl Stream {
         if !self.response.first_byte && size > 0 {
             self.response.first_byte = true;
             gateway.first_bytes(self.id, self.response.status, self.response.streams);
+        } else if self.response.streams && size > 0 {
+            gateway.token(self.id);
         }
     }
 

@@ -75,6 +75,7 @@ scenarios! {
     story_queue_costs_more_than_the_cold_load,
     story_room_beats_saturation,
     story_tokens_not_percent,
+    stream_tells_what_others_do,
     subset_of_a_stranger_is_ignored,
     subset_of_a_trusted_hop_binds,
     unknown_model_is_404_when_all_say_so,

@@ -123,7 +123,10 @@ impl<P: Proxy> Player<'_, P> {
         }
         if let Some(name) = &step.finish {
             let id = *self.named.get(name).ok_or_else(|| format!("no request {name}"))?;
-            self.proxy.go_on(id, step.then.unwrap_or_default());
+            for _ in 0..step.burst.unwrap_or(1) {
+                self.proxy.go_on(id, step.then.unwrap_or_default());
+                step.every_ms.into_iter().for_each(|millis| self.proxy.wait(millis));
+            }
         }
         if let Some(name) = &step.leaves {
             self.leaves(step, name)?;

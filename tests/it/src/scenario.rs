@@ -93,9 +93,9 @@ pub struct Step {
     pub discovery: Option<Says>,
     /// A request is sent.
     pub request: Option<Request>,
-    /// Sent so many times.
+    /// Sent, or going on, so many times.
     pub burst: Option<u32>,
-    /// Time after each request, [`AFTER_MILLIS`] by default.
+    /// Time after each time, of requests [`AFTER_MILLIS`] by default.
     pub every_ms: Option<u64>,
     /// The worker that gets it; else they take turns.
     pub worker: Option<usize>,
@@ -151,6 +151,8 @@ pub enum Then {
     Open,
     /// The pod has sent the head of its answer and the first bytes.
     FirstToken,
+    /// And more bytes of it.
+    Token,
     /// The client leaves.
     ClientLeaves,
     /// Nothing: it must be held by the proxy.
@@ -345,9 +347,10 @@ impl Step {
             return Err("exactly one of wait_ms, set, service, discovery, request, finish, leaves, log".to_owned());
         }
         let requested = self.request.is_some();
+        let streams = self.finish.is_some() && self.then == Some(Then::Token);
         let idle = [
-            ("burst", self.burst.is_some() && !requested),
-            ("every_ms", self.every_ms.is_some() && !requested),
+            ("burst", self.burst.is_some() && !requested && !streams),
+            ("every_ms", self.every_ms.is_some() && !requested && !streams),
             ("worker", self.worker.is_some() && !requested),
             ("id", self.id.is_some() && !requested),
             ("expect", self.expect.is_some() && !requested && self.leaves.is_none()),
@@ -356,6 +359,7 @@ impl Step {
                 self.then.is_some() && !requested && self.finish.is_none() && self.leaves.is_none(),
             ),
             ("then: waits", self.then == Some(Then::Waits) && !requested),
+            ("then: token", self.then == Some(Then::Token) && !streams),
         ];
         match idle.iter().find(|(_, idle)| *idle) {
             Some((key, _)) => Err(format!("nothing reads {key} here")),
@@ -544,6 +548,14 @@ mod tests {
         check((step, "\"leaves\": \"r\", \"then\": \"open\", \"expect\": {}"), true);
         check((step, "\"leaves\": \"r\", \"then\": \"waits\""), false);
         check((step, "\"finish\": \"r\", \"then\": \"waits\""), false);
+        check(
+            (
+                step,
+                "\"finish\": \"r\", \"then\": \"token\", \"burst\": 2, \"every_ms\": 9",
+            ),
+            true,
+        );
+        check((step, "\"request\": {}, \"then\": \"token\""), false);
         check((step, "\"log\": \"line\", \"then\": \"done\""), false);
     }
 

@@ -33,8 +33,8 @@ fn the_public_names_are_these() {
         (names::VARIABLE_TARGET, names::VARIABLE_DECISION),
         ("berth_target", "berth_decision")
     );
-    assert_eq!(names::ledger_key("llama"), "berth/4/llama/ledger");
-    assert_eq!(names::prefix_key("llama", 3), "berth/4/llama/prefix/3");
+    assert_eq!(names::ledger_key("llama"), "berth/5/llama/ledger");
+    assert_eq!(names::prefix_key("llama", 3), "berth/5/llama/prefix/3");
     let pool = &Config::minimal(&["10.0.0.1:8000".parse().unwrap()]).unwrap().pools[0];
     let keys = Keys::of(pool);
     let source = format!("{:016x}", pool.source());
@@ -44,7 +44,7 @@ fn the_public_names_are_these() {
         (keys.reports, "reports"),
         (keys.refresh, "refresh"),
     ] {
-        assert_eq!(key, format!("berth/4/pods/{source}/{what}"));
+        assert_eq!(key, format!("berth/5/pods/{source}/{what}"));
     }
     assert_eq!(
         (names::LOAD_FORMAT, names::LOAD_REPORT),

@@ -257,7 +257,7 @@ fn keys_are_few_and_carry_project_schema_and_pool() {
     let mut expected = [keys.lease, keys.table, names::ledger_key("pods")];
     expected.sort();
     assert_eq!(wasm.host.shared_data_keys(VM_ID), expected);
-    assert!(expected.iter().all(|key| key.starts_with("berth/4/pods/")));
+    assert!(expected.iter().all(|key| key.starts_with("berth/5/pods/")));
 }
 
 #[test]

@@ -199,9 +199,10 @@ fn ablated(
     shown(&full, &runs)
 }
 
-/// Names of the terms of Berth's cost, each of which the ablation leaves out once.
+/// Names of the terms of Berth's cost, each of which the ablation leaves out once; and what is a part of one.
 fn terms() -> impl Iterator<Item = &'static str> {
-    Terms::default().named().into_iter().map(|(name, _)| name)
+    let terms = Terms::default().named().into_iter().map(|(name, _)| name);
+    terms.chain([berth_filter_routing::lab::STEPS])
 }
 
 fn timed<T>(what: &str, run: impl FnOnce() -> T) -> T {

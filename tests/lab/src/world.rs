@@ -67,6 +67,9 @@ pub trait Router {
     /// The first byte of the answer came.
     fn first_byte(&mut self, _asked: &Asked<'_>, _pod: usize, _now: Micros) {}
 
+    /// One more token of a streamed answer came.
+    fn token(&mut self, _asked: &Asked<'_>, _now: Micros) {}
+
     /// It is over.
     fn ended(&mut self, _asked: &Asked<'_>, _pod: usize, _outcome: Outcome, _now: Micros) {}
 }
@@ -348,7 +351,12 @@ impl<'a> World<'a> {
                         self.proxies[proxy].first_byte(&asked, pod, now);
                     }
                 }
-                EventKind::Token { gap } => self.run.gaps.add(gap),
+                EventKind::Token { gap } => {
+                    self.run.gaps.add(gap);
+                    if self.jobs[index].streams && !direct {
+                        self.proxies[proxy].token(&asked, now);
+                    }
+                }
                 EventKind::Finished(done) => {
                     self.records[index].output_tokens = done.output_tokens;
                     if !self.jobs[index].streams && !direct {

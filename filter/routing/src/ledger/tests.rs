@@ -1,7 +1,7 @@
 use super::truth::{InFlight, Truth};
 use super::*;
 use berth_shared_state::limits::{
-    LEDGER_ENTRY_MAX_AGE, LEDGER_EXCESS_PATIENCE, LEDGER_IN_FLIGHT_MAX, LEDGER_TRIES, LEDGER_WAIT_MIN,
+    LEDGER_ENTRY_MAX_AGE, LEDGER_EXCESS_PATIENCE, LEDGER_IN_FLIGHT_MAX, LEDGER_TRIES, LEDGER_WAIT_MIN, STEPS_TOLD_EVERY,
 };
 use berth_shared_state::names::ledger_key;
 use berth_shared_state::store::{MemoryStore, SharedData, StoreError, Stored};
@@ -900,6 +900,7 @@ fn the_bytes_are_pinned() {
         0, 0,                                   // never answered, no request
         1, 9, 100,                              // one adapter, sent at 100
         0, 0, 0, 0, 0, 0, 0,                    // no tokens sent, never, no strikes, charged at 0, closed, no probe, no error
+        0, 0,                                   // no stream showed its steps
         27,                                     // one record: 27 bytes
         200, 0, 0, 0, 0, 0, 0, 0,               // the last thing was at 200
         0, 1, 1, 0, 0, 100, 0, 0,               // slot 0, generating, 1 request, sent 100 before,
@@ -907,8 +908,66 @@ fn the_bytes_are_pinned() {
         1, 0, 8,                                // one adapter in use: slot 0
     ];
     let bytes = ledger.encode().unwrap();
-    assert_eq!(bytes[..8], [b'B', b'R', b'T', b'H', 4, 0, 2, 0]);
+    assert_eq!(bytes[..8], [b'B', b'R', b'T', b'H', 5, 0, 2, 0]);
     assert_eq!(&bytes[20..], payload);
+}
+
+/// What a stream with tokens 20 ms apart shows, the last of which came at this time.
+fn heard_at(ms: u64) -> Steps {
+    let mut times = StepTimes::default();
+    times.token(Millis(20), at(ms));
+    times.steps()
+}
+
+#[test]
+fn what_a_stream_shows_of_its_pod_reaches_the_other_workers() {
+    let store = MemoryStore::default();
+    let [mut one, mut two] = [1, 2].map(|nonce| LedgerView::new("p", nonce));
+    one.sent(&store, &stream(1, A), at(1_000));
+    // With the next write, whatever it is of.
+    assert_eq!(one.heard(&store, A, heard_at(1_020), at(1_020)), Synced::Idle);
+    assert_eq!(one.first_token(&store, 1, true, true, at(1_040)), Synced::Written);
+    two.refresh(&store, at(1_050));
+    let seen = two.ledger().at(A).steps();
+    assert_eq!(seen.decoded_at(at(1_050)), Some(at(1_020)));
+    // Its next tokens are heard of later.
+    assert!(!seen.is_late(at(1_020 + 35 + STEPS_TOLD_EVERY.0)));
+    assert!(seen.is_late(at(1_020 + 36 + STEPS_TOLD_EVERY.0)));
+    // Or with one of its own, once in a while.
+    assert_eq!(one.heard(&store, A, heard_at(1_060), at(1_060)), Synced::Idle);
+    assert_eq!(one.heard(&store, A, heard_at(1_090), at(1_090)), Synced::Written);
+    assert_eq!(one.heard(&store, A, heard_at(1_110), at(1_110)), Synced::Idle);
+    two.refresh(&store, at(1_120));
+    assert_eq!(two.ledger().at(A).steps().decoded_at(at(1_120)), Some(at(1_090)));
+    // Of a pod that nobody sent anything to there is nothing to tell.
+    one.heard(&store, B, heard_at(1_300), at(1_300));
+    assert_eq!(ledger_in(&store).at(B).steps(), Steps::default());
+}
+
+#[test]
+fn what_was_heard_while_writes_fail_is_told_later_and_not_tried_with_each_token() {
+    let store = Flaky::default();
+    let mut view = LedgerView::new("p", 1);
+    view.sent(&store, &stream(1, A), at(1_000));
+    store.lose.set(100);
+    let tries = |view: &mut LedgerView| {
+        let tries = (1_050..1_250).filter(|now| view.heard(&store, A, heard_at(*now), at(*now)) != Synced::Idle);
+        tries.count() as u64
+    };
+    assert_eq!(tries(&mut view), 200 / STEPS_TOLD_EVERY.0);
+    store.lose.set(0);
+    view.ended(&store, 1, Outcome::Success, at(1_260));
+    assert_eq!(ledger_in(&store).at(A).steps().decoded_at(at(1_260)), Some(at(1_249)));
+}
+
+#[test]
+fn what_was_heard_before_a_clock_stepped_back_gives_way() {
+    let store = MemoryStore::default();
+    let mut view = LedgerView::new("p", 1);
+    view.sent(&store, &stream(1, A), at(900_000));
+    view.heard(&store, A, heard_at(900_100), at(900_100));
+    view.heard(&store, A, heard_at(1_000), at(1_000));
+    assert_eq!(ledger_in(&store).at(A).steps(), heard_at(1_000).told());
 }
 
 #[cfg(not(target_arch = "wasm32"))]

@@ -8,7 +8,9 @@
 use core::mem;
 use std::collections::{BTreeMap, VecDeque};
 
-use berth_shared_state::limits::{LEDGER_EXCESS_PATIENCE, LEDGER_HEARTBEAT, LEDGER_PENDING_MAX};
+use berth_shared_state::limits::{
+    LEDGER_EXCESS_PATIENCE, LEDGER_HEARTBEAT, LEDGER_PENDING_MAX, STEPS_TOLD_EVERY, TABLE_BYTES_PER_MILLI,
+};
 use berth_shared_state::names;
 use berth_shared_state::pod::PodKey;
 use berth_shared_state::sealed::HEADER_BYTES;
@@ -21,7 +23,7 @@ use crate::cost::overdue_by;
 use super::lesson::Lesson;
 use super::memory::{Ending, Observation};
 use super::truth::{InFlight, Truth};
-use super::{Asked, Ledger, Outcome, Waiting};
+use super::{Asked, Ledger, Outcome, Steps, Waiting};
 
 mod shared;
 
@@ -90,6 +92,10 @@ pub struct LedgerView {
     /// Since when the proxy counts fewer requests at a pod than the ledger.
     excess: BTreeMap<PodKey, UnixMillis>,
     pending: VecDeque<Lesson>,
+    /// What the streams here showed since the last write, as the others are told.
+    heard: BTreeMap<PodKey, Steps>,
+    /// When a write for that alone was last tried.
+    told_at: UnixMillis,
     /// How many of `pending` are in `seen` already.
     applied: usize,
     /// The latest ledger read, with the own truth applied.
@@ -124,6 +130,8 @@ impl LedgerView {
             generates: BTreeMap::new(),
             excess: BTreeMap::new(),
             pending: VecDeque::new(),
+            heard: BTreeMap::new(),
+            told_at: UnixMillis(0),
             applied: 0,
             seen: Ledger::default(),
             stored: None,
@@ -264,6 +272,19 @@ impl LedgerView {
         } else {
             Synced::Idle
         }
+    }
+
+    /// A stream showed something of its pod's steps. It goes to the others with the next write, and with one of its own
+    /// where there was none for a while.
+    pub fn heard(&mut self, store: &dyn SharedData, pod: PodKey, seen: Steps, now: UnixMillis) -> Synced {
+        self.heard.insert(pod, seen.told());
+        let every = STEPS_TOLD_EVERY + Millis((self.seen.pods.expected() / TABLE_BYTES_PER_MILLI) as u64);
+        let lately = |at: UnixMillis| at <= now && now.since(at) < every;
+        if lately(self.written_at) || lately(self.told_at) {
+            return Synced::Idle;
+        }
+        self.told_at = now;
+        self.write(store, now)
     }
 
     /// The proxy retried: `failed` did not answer, `pod` serves the request. Its time to first

@@ -4,12 +4,13 @@ use berth_shared_state::pod::PodAddress;
 use serde_json::{Map, Value};
 
 /// The kinds of events, and the fields that each may have.
-const KINDS: [(&str, &[&str]); 6] = [
+const KINDS: [(&str, &[&str]); 7] = [
     ("pods", &["name", "address"]),
     ("scrape", &["pod", "status", "body", "error"]),
     ("models", &["pod", "status", "body", "error"]),
     ("request", &["id", "path", "headers", "body"]),
     ("first_token", &["id"]),
+    ("token", &["id"]),
     ("done", &["id", "status", "error"]),
 ];
 
@@ -35,6 +36,7 @@ pub(super) enum Event {
     Models(PodAddress, Answer),
     Request(Request),
     FirstToken(Id),
+    Token(Id),
     Done(Id, Option<u16>, bool),
 }
 
@@ -117,6 +119,7 @@ fn event(kind: &str, fields: &Map<String, Value>, skipped: &mut Vec<String>) -> 
         "scrape" => Ok(Event::Scrape(address(fields, "pod")?, answer(fields)?)),
         "models" => Ok(Event::Models(address(fields, "pod")?, answer(fields)?)),
         "first_token" => Ok(Event::FirstToken(id(fields)?)),
+        "token" => Ok(Event::Token(id(fields)?)),
         "done" => Ok(Event::Done(id(fields)?, status(fields), fields.contains_key("error"))),
         _ => Ok(Event::Request(Request {
             id: id(fields)?,

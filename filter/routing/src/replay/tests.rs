@@ -219,6 +219,39 @@ fn a_stream_teaches_its_rate_and_nothing_else_does() {
 }
 
 #[test]
+fn tokens_tell_at_which_pod_a_prompt_is_computed() {
+    for workers in [1, 2] {
+        let mut run = Run::started(Options {
+            workers,
+            ..Options::default()
+        });
+        // Others run ten at each pod.
+        for t in (1_000..4_000).step_by(500) {
+            for pod in [P0, P1] {
+                run.feed(&json!({"t": t, "scrape": {"pod": pod, "status": 200, "body": page(10, "")}}));
+            }
+        }
+        let pods = ["of-one", "of-other"].map(|id| run.ask(4_000.0, &json!(id), "m", true)["pod"].clone());
+        assert_ne!(pods[0], pods[1]);
+        for id in ["of-one", "of-other"] {
+            run.feed(&json!({"t": 4_100, "first_token": {"id": id}}));
+        }
+        let mut tokens = |id: &str, from: u64| {
+            for t in (from..from + 400).step_by(40) {
+                run.feed(&json!({"t": t, "token": {"id": id}}));
+            }
+        };
+        tokens("of-one", 4_140);
+        tokens("of-other", 4_540);
+        assert_eq!(run.ask(4_910.0, &json!(1), "m", false)["pod"], pods[1]);
+        run.feed(&json!({"t": 4_920, "done": {"id": 1, "status": 200}}));
+        // Nobody knows this one.
+        run.feed(&json!({"t": 4_930, "token": {"id": "nobody's"}}));
+        assert_eq!(run.notes, [""; 0]);
+    }
+}
+
+#[test]
 fn a_failed_answer_makes_its_pod_avoided() {
     for (done, avoided) in [
         (json!({"id": 1, "status": 503}), true),
@@ -462,7 +495,7 @@ mod properties {
         #[test]
         fn no_line_can_stop_a_replay(
             lines in prop::collection::vec(
-                (prop::sample::select(vec!["pods", "scrape", "models", "request", "first_token", "done", "?"]), value(), value()),
+                (prop::sample::select(vec!["pods", "scrape", "models", "request", "first_token", "token", "done", "?"]), value(), value()),
                 0..20,
             ),
             text in ".{0,40}",

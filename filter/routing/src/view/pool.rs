@@ -15,7 +15,7 @@ use hashbrown::HashMap;
 use crate::cookie::Sealer;
 use crate::cost::HOME_SHARE;
 use crate::decision::{Ask, Drawn, Field, Part, PodFacts, PoolFacts, Wish, at_cap};
-use crate::ledger::{LedgerView, PodFact};
+use crate::ledger::{LedgerView, PodFact, StepTimes, Synced};
 use crate::limits::{DRAW_ABOVE, FIELD_MAX_AGE};
 use crate::prefix::{Beginning, Beginnings, Chains, Found, Written, seed};
 use crate::view::Request;
@@ -44,6 +44,8 @@ struct Then {
     /// KV tokens of what this proxy had in flight there.
     context: Tokens,
     share: ShareAtPod,
+    /// What the streams of this worker show of it.
+    steps: StepTimes,
 }
 
 #[derive(Debug)]
@@ -184,6 +186,22 @@ impl PoolView {
         }
     }
 
+    /// What own streams show of a pod's steps says something: of what others send there.
+    pub fn listens(&self) -> bool {
+        self.share.own() < 1.0
+    }
+
+    /// A token of a stream from a pod came, so long after the one before it.
+    pub fn token(&mut self, store: &dyn SharedData, pod: PodAddress, gap: Millis, now: UnixMillis) -> Synced {
+        let rows = self.snapshot.as_ref().map_or(&[][..], Snapshot::pods);
+        let place = rows.binary_search_by_key(&pod, |row| row.address);
+        let Some((then, key)) = place.ok().and_then(|at| self.then.get_mut(at).zip(self.keys.get(at))) else {
+            return Synced::Idle;
+        };
+        then.steps.token(gap, now);
+        self.ledger.heard(store, *key, then.steps.steps(), now)
+    }
+
     /// ASCII bytes per token, as far as it shows.
     pub fn bytes_per_token(&self) -> f64 {
         self.sizes.bytes_per_token(self.ledger.ledger().asked())
@@ -302,6 +320,7 @@ impl PoolView {
             sent_at: known.sent_at(),
             context_then: then.context,
             own_part: then.share.own(share),
+            steps: then.steps.with(known.steps()),
             cached: 0.0,
             session: false,
             claimed: 0.0,

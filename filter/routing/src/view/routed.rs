@@ -33,6 +33,8 @@ pub(super) struct Routed {
     pub secure: bool,
     /// What it is like, if engines count it as it was read.
     pub asked: Option<Asked>,
+    /// When the last token of its stream came, from the second piece on.
+    pub token_at: Option<UnixMillis>,
 }
 
 impl View {
@@ -91,9 +93,30 @@ impl View {
     /// first byte is the first token; any other first byte is the last one too.
     pub fn on_first_byte(&mut self, store: &dyn SharedData, id: u64, status: u16, is_stream: bool, now: UnixMillis) {
         let is_good = (200..300).contains(&status);
-        if let Some(view) = self.routed.get(&id).and_then(|routed| self.pools.get_mut(routed.pool)) {
+        let Some(routed) = self.routed.get(&id) else { return };
+        if let Some(view) = self.pools.get_mut(routed.pool) {
             self.counts
                 .ledger(view.ledger.first_token(store, id, is_stream, is_good, now));
+        }
+    }
+
+    /// Whether [`Self::on_token`] is worth a look at the clock.
+    #[must_use]
+    pub fn listens(&self, id: u64) -> bool {
+        let view = self.pool_of(id).and_then(|index| self.pools.get(index));
+        view.is_some_and(PoolView::listens)
+    }
+
+    /// Something more of an event stream came, mostly one token.
+    pub fn on_token(&mut self, store: &dyn SharedData, id: u64, now: UnixMillis) {
+        let Some(routed) = self.routed.get_mut(&id) else { return };
+        // The second piece may be of the same step as the first: a role, then a token.
+        let before = routed.token_at.replace(now);
+        let (Some(pod), Some(before)) = (routed.endpoints.first(), before) else {
+            return;
+        };
+        if let Some(view) = self.pools.get_mut(routed.pool).filter(|view| view.listens()) {
+            self.counts.ledger(view.token(store, *pod, now.since(before), now));
         }
     }
 

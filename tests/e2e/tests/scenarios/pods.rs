@@ -41,7 +41,8 @@ enum Door {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Answer {
     Nothing,
-    FirstBytes,
+    /// So many pieces of it went out.
+    Pieces(u32),
     All,
 }
 
@@ -267,14 +268,13 @@ impl Pods {
         } else {
             says
         };
-        let body = unfold((Some(says), told), |(says, mut told)| async move {
-            match says {
-                Some(says) => Some((Ok(Frame::data(Bytes::from(says))), (None, told))),
-                None => {
-                    let _ = told.wait_for(|answer| *answer == Answer::All).await;
-                    None
-                }
-            }
+        let body = unfold((0, says, told), |(sent, says, mut told)| async move {
+            let goes_on = |answer: &Answer| matches!(answer, Answer::Pieces(due) if *due > sent);
+            let told_so = told.wait_for(|answer| *answer == Answer::All || goes_on(answer)).await;
+            let told_so = told_so.ok().map(|answer| *answer);
+            let sends = sent == 0 || told_so.is_some_and(|answer| goes_on(&answer));
+            let piece = Bytes::from(says.clone());
+            sends.then_some((Ok(Frame::data(piece)), (sent + 1, says, told)))
         });
         let response = Response::builder().status(status).header("content-type", kind);
         Ok(response.body(BodyExt::boxed_unsync(StreamBody::new(Box::pin(body))))?)

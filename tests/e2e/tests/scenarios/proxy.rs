@@ -70,6 +70,8 @@ struct Flight {
     why: String,
     head: Coming,
     body: Option<Incoming>,
+    /// Of the answer, that the pod was told to send.
+    pieces: u32,
 }
 
 /// A request that the proxy holds.
@@ -333,6 +335,7 @@ impl Gateway {
             why,
             head,
             body: None,
+            pieces: 0,
         };
         self.flights.insert(id, flight);
         seen
@@ -413,8 +416,10 @@ impl Gateway {
             flight.connection.driver.abort();
             return self.calm().await;
         }
-        let answer = if then == Then::FirstToken {
-            Answer::FirstBytes
+        let streams = matches!(then, Then::FirstToken | Then::Token);
+        flight.pieces += 1;
+        let answer = if streams {
+            Answer::Pieces(flight.pieces)
         } else {
             Answer::All
         };
@@ -425,8 +430,8 @@ impl Gateway {
             flight.body = Some(response.into_body());
         }
         let mut body = flight.body.take().context("no body")?;
-        if then == Then::FirstToken {
-            body.frame().await.context("no first bytes")??;
+        if streams {
+            body.frame().await.context("no more bytes")??;
             flight.body = Some(body);
             self.flights.insert(id, flight);
             return Ok(());

@@ -311,7 +311,10 @@ impl Proxy for Core {
             view.on_upstream(store, id, serving.expect("an address"), Some(attempts), now);
             view.on_first_byte(store, id, status, flight.streams && status == 200, now);
         }
-        if then == Then::FirstToken {
+        if then == Then::Token {
+            view.on_token(store, id, now);
+        }
+        if matches!(then, Then::FirstToken | Then::Token) {
             self.flights.insert(id, flight);
         } else {
             self.world.borrow_mut().count(&pod, false);

@@ -308,7 +308,10 @@ impl Proxy for Wasm {
             let body = if says.is_empty() { "data: {}\n\n" } else { &says };
             stream.response_body(host, body.as_bytes(), false);
         }
-        if then == Then::FirstToken {
+        if then == Then::Token {
+            stream.response_body(host, b"data: {}\n\n", false);
+        }
+        if matches!(then, Then::FirstToken | Then::Token) {
             self.flights.insert(id, flight);
         } else {
             self.world.borrow_mut().count(&pod, false);

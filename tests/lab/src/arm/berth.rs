@@ -263,6 +263,10 @@ impl Router for Berth {
         self.views[asked.worker].on_first_byte(&self.store, asked.id as u64, 200, asked.job.streams, unix(now));
     }
 
+    fn token(&mut self, asked: &Asked<'_>, now: Micros) {
+        self.views[asked.worker].on_token(&self.store, asked.id as u64, unix(now));
+    }
+
     fn ended(&mut self, asked: &Asked<'_>, pod: usize, outcome: Outcome, now: Micros) {
         self.tell_refused(asked, pod, now);
         self.views[asked.worker].on_end(&self.store, asked.id as u64, outcome, unix(now));

@@ -4,6 +4,7 @@ use berth_shared_state::table::{Slow, Tempo, Trend};
 
 use super::*;
 use crate::cost::Terms;
+use crate::ledger::{StepTimes, Steps};
 use crate::prefix::Beginning;
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -262,4 +263,101 @@ fn a_slow_pod_teaches_nothing_and_a_pool_that_is_slow_altogether_does() {
     check([false, true], true);
     check([true, false], false);
     check([true, true], true);
+}
+
+/// A stream of this proxy's runs at a pod, and showed this of its steps.
+fn hears(pod: &mut world::Pod, token_every: u64, last_ago: u64) {
+    let mut times = StepTimes::default();
+    times.token(Millis(token_every), ago(last_ago));
+    pod.steps = times.steps();
+    pod.own.generating = 1;
+}
+
+/// Ordinary prompts of 8,000 tokens: a second each. Half of the load is others'; pages are 500 ms old.
+fn long_prompts(queued: [u32; 2]) -> World {
+    let mut world = World::of(2);
+    world.elsewhere = 0.5;
+    for (pod, queued) in world.pods.iter_mut().zip(queued) {
+        pod.load(5, queued, 0.1);
+        pod.row.rates.requests = Some(10.0);
+        pod.row.rates.prompt_tokens = Some(80_000.0);
+    }
+    world
+}
+
+fn queues(world: &World, ask: Ask<'_>) -> [f64; 2] {
+    [0, 1].map(|pod| terms(world, ask, pod).queue)
+}
+
+#[test]
+fn a_step_without_prompts_shows_that_nobody_waits_any_more() {
+    let mut world = long_prompts([2, 2]);
+    assert_eq!(queues(&world, ASK), [1_500.0; 2]);
+    hears(&mut world.pods[1], 20, 10);
+    assert_eq!(queues(&world, ASK), [1_500.0, 0.0]);
+    // Nor do they lose anything by this one.
+    let harm = [0, 1].map(|pod| terms(&world, ASK, pod).harm);
+    assert!(harm[0] > harm[1] + 150.0, "{harm:?}");
+    // One from before the page says nothing new.
+    hears(&mut world.pods[1], 20, 510);
+    world.pods[1].own.generating = 0;
+    assert_eq!(queues(&world, ASK), [1_500.0; 2]);
+    // Where more wait, something else keeps them.
+    let mut world = long_prompts([5, 5]);
+    hears(&mut world.pods[1], 20, 10);
+    assert_eq!(queues(&world, ASK), [4_500.0; 2]);
+}
+
+#[test]
+fn what_others_sent_since_counts_from_the_last_step_without_prompts_on() {
+    let mut world = long_prompts([0, 0]);
+    // Ours since: two at each. Others sent as many, and 0.7 of these went where room was seen: 1.4 s each, of which 500 ms are done.
+    for pod in &mut world.pods {
+        pod.unanswered(2, 0);
+    }
+    let rounded = |world: &World| queues(world, ASK).map(f64::round);
+    assert_eq!(rounded(&world), [900.0; 2]);
+    // 250 ms ago nothing waited: half of them, and 250 ms are done.
+    hears(&mut world.pods[1], 300, 250);
+    assert_eq!(rounded(&world), [900.0, 450.0]);
+}
+
+#[test]
+fn a_token_that_is_late_shows_that_a_prompt_is_computed() {
+    let mut world = long_prompts([0, 0]);
+    hears(&mut world.pods[0], 20, 30);
+    assert_eq!(queues(&world, ASK), [0.0; 2]);
+    hears(&mut world.pods[0], 20, 60);
+    assert_eq!(queues(&world, ASK), [2_000.0, 0.0]);
+    let check = |change: fn(&mut World), ask: Ask<'_>, expected: f64| {
+        let mut world = world.clone();
+        change(&mut world);
+        assert_eq!(queues(&world, ask)[0], expected);
+    };
+    check(|_| (), ASK, 2_000.0);
+    // It may be an own one, which is counted: 100 ms.
+    check(|world| _ = world.pods[0].unanswered(1, 800), ASK, 100.0);
+    // No stream is there to tell.
+    check(|world| world.pods[0].own.generating = 0, ASK, 0.0);
+    // Another of its engines would take the request.
+    check(|world| world.pods[0].row.load.engines = 2, ASK, 0.0);
+    // Nobody else sends.
+    check(|world| world.elsewhere = 0.0, ASK, 0.0);
+    // Its page is too old to be of the same engine.
+    check(|world| _ = world.pods[0].read_at(ago(60_000)), ASK, 0.0);
+}
+
+#[test]
+fn a_prompt_that_has_a_home_does_not_leave_it_for_a_pod_that_is_heard() {
+    let mut world = caching(2, 0.5);
+    for pod in &mut world.pods {
+        pod.load(5, 2, 0.1);
+        hears(pod, 20, 10);
+    }
+    let silent = {
+        let mut world = world.clone();
+        world.pods.iter_mut().for_each(|pod| pod.steps = Steps::default());
+        world
+    };
+    assert_eq!(queues(&world, begins(1)), queues(&silent, begins(1)));
 }

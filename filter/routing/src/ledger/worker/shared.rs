@@ -48,6 +48,9 @@ impl LedgerView {
             self.seen.learn(lesson, now);
         }
         self.applied = self.pending.len();
+        for (pod, steps) in &self.heard {
+            self.seen.heard(*pod, *steps, now);
+        }
     }
 
     /// Whether `seen` holds the own truth as it stands: the truth did not change since it was last
@@ -131,6 +134,7 @@ impl LedgerView {
     fn written(&mut self, head: Option<[u8; HEADER_BYTES]>, now: UnixMillis) {
         self.stored = head;
         self.pending.clear();
+        self.heard.clear();
         self.truth.written();
         self.applied = 0;
         self.written_at = now;

@@ -1,0 +1,69 @@
+//! Work of others that lies ahead at a pod: their part of the `queue` term.
+//!
+//! A page says what waited when it was read, [`super::Since`] guesses what was sent there since, and time passes, in which it is
+//! done. Own streams know better, and are younger: at the end of a step that computed no prompt nothing waited, whatever
+//! was guessed; and while a step takes too long for that, a prompt is being computed, whatever the page shows.
+//!
+//! Deliberately not here: own requests, which are known.
+
+use berth_shared_state::units::UnixMillis;
+
+use super::{Others, Stage, most};
+use crate::decision::PodFacts;
+
+/// Ordinary prompts that are ahead where one is being computed: the rest of it, and who waits behind it. By the formula of Pollaczek and
+/// Khinchine it is one at half load, where prompts differ as an exponential distribution does, and two at three quarters.
+const BUSY: f64 = 2.0;
+/// More than so many that wait are not gone with one step: something keeps them from running (memory, slots), so that steps without
+/// prompts say nothing of them. With 1.5 or 8 the lab shows the same.
+const AT_ONCE: f64 = 4.0;
+
+/// What others have ahead of a new request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Ahead {
+    /// Requests that wait, as far as the page still counts.
+    pub queued: f64,
+    /// The time until they are done.
+    pub millis: f64,
+}
+
+impl Ahead {
+    /// At a pod whose page shows so many `queued`, each of which takes so many milliseconds (`ordinary`).
+    pub fn of(pod: &PodFacts<'_>, stage: Stage, queued: f64, others: &Others, ordinary: f64, now: UnixMillis) -> Self {
+        // A mean of other pods has no age.
+        let Some(read_at) = pod.row.gauges_at().filter(|_| stage != Stage::Unknown) else {
+            return Self {
+                queued,
+                millis: (queued + others.since) * ordinary,
+            };
+        };
+        let read_since = now.since(read_at).0 as f64;
+        let decoded_at = others.steps.decoded_at(now).filter(|at| *at > read_at);
+        let ahead = match decoded_at {
+            None => Self {
+                queued,
+                millis: most((queued + others.since) * ordinary - read_since, 0.0),
+            },
+            Some(at) => {
+                let free_since = now.since(at).0 as f64;
+                let sent = others.since * free_since / read_since;
+                let queued = if queued <= AT_ONCE { 0.0 } else { queued };
+                Self {
+                    queued,
+                    millis: most(queued * ordinary - read_since, 0.0) + most(sent * ordinary - free_since, 0.0),
+                }
+            }
+        };
+        // An own prompt there may be what takes so long, and is counted.
+        let listens = pod.own.generating > 0 && pod.own.unanswered == 0;
+        let busy = if listens && others.steps.is_late(now) {
+            BUSY * ordinary
+        } else {
+            0.0
+        };
+        Self {
+            millis: most(ahead.millis, busy),
+            ..ahead
+        }
+    }
+}
