@@ -143,7 +143,7 @@ fn the_bytes_of_a_small_table_are_these() {
     let bytes = encode(&table).unwrap();
     let (header, found) = bytes.split_at(20);
     assert_eq!(found, payload);
-    assert_eq!(&header[..8], b"BRTH\x04\x00\x01\x00", "magic, schema 4, kind 1");
+    assert_eq!(&header[..8], b"BRTH\x05\x00\x01\x00", "magic, schema 5, kind 1");
     assert_eq!(header[8..12], (payload.len() as u32).to_le_bytes());
     assert_eq!(header[12..], xxhash_rust::xxh64::xxh64(payload, 0).to_le_bytes());
     assert_eq!(decode(&bytes), Ok(table));

@@ -104,9 +104,7 @@ impl StepTimes {
             seen
         };
     }
-}
 
-impl StepTimes {
     /// Milliseconds of a step without prompts: the lower quartile of the gaps.
     fn usual(&self) -> f64 {
         let mut gaps = self.gaps;
