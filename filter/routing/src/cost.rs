@@ -5,7 +5,7 @@
 //!
 //! | term | formula (ms) | what it stands for |
 //! |---|---|---|
-//! | `queue` | (own unanswered tokens + others' x mean uncached) / rate, others' = queued when it was read + sent since - what is done by now; own streams know better (`queue.rs`) | work ahead |
+//! | `queue` | (own unanswered tokens + others' x mean uncached) / rate, others' = queued when it was read + sent since (at most twice what is done by now) - what is done by now; own streams know better (`queue.rs`) | work ahead |
 //! | `prefill` | u / rate, u = prompt tokens that are not in the pod's prefix cache | own work |
 //! | `away` | a x prefill x 0.9 x (part of the load that others send) x (how much engines cache), except at the home of such prompts; a = 3 x (how often a token is found again), 10 at most, 1 where engines do not say | the prefix is computed once more, and kept twice |
 //! | `harm` | u / rate x (waiting + 0.1 x running) + 2 x running x s | slower answers of others; s = step / the shortest of a pod, where it is 3 or more |
@@ -420,7 +420,8 @@ pub fn terms(
     let own = pod.own.in_flight();
     let running = foreign.running.unwrap_or(0.0) + others.since + f64::from(own);
     let ordinary = fleet.mean_uncached(need.prompt);
-    let ahead = Ahead::of(pod, stage, foreign.queued.unwrap_or(0.0), &others, ordinary / rate, now);
+    let queued = foreign.queued.unwrap_or(0.0);
+    let ahead = Ahead::of(pod, fleet.read_at(pod, stage), queued, &others, ordinary / rate, now);
     let waiting = ahead.queued + f64::from(pod.own.unanswered);
     let steps = fleet.steps(pod);
     let longer = steps.map_or(1.0, |(step, best)| step / best);

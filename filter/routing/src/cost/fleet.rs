@@ -1,7 +1,7 @@
 //! What the readable pods of a pool have in common: stands in for what one pod does not say.
 
 use berth_shared_state::table::Tempo;
-use berth_shared_state::units::Tokens;
+use berth_shared_state::units::{Tokens, UnixMillis};
 
 use super::{
     AWAY, AWAY_PER_REUSE, FOUND_SCALE, Foreign, HITS_SCALE, RATE_DIFFERS, RATE_DIFFERS_ELSEWHERE, RATE_MIN,
@@ -64,6 +64,7 @@ pub struct Fleet {
     others: bool,
     /// A pod's own rate counts only if it differs by more than this factor.
     differs: f64,
+    read_at: Mean,
     queued: Mean,
     running: Mean,
     used: Mean,
@@ -102,6 +103,7 @@ impl Fleet {
             learned: learned.is_some(),
             others: facts.elsewhere > 0.0,
             differs: RATE_DIFFERS + RATE_DIFFERS_ELSEWHERE * facts.elsewhere,
+            read_at: mean,
             queued: mean,
             running: mean,
             used: mean,
@@ -124,6 +126,9 @@ impl Fleet {
     pub fn add(&mut self, pod: &PodFacts<'_>, stage: Stage) {
         let weight = stage.weight();
         let foreign = Foreign::of(pod);
+        if let Some(at) = pod.row.gauges_at() {
+            self.read_at.add(at.0 as f64, weight);
+        }
         let means = [&mut self.queued, &mut self.running, &mut self.used];
         for (mean, value) in means.into_iter().zip([foreign.queued, foreign.running, foreign.used]) {
             if let Some(value) = value {
@@ -286,6 +291,12 @@ impl Fleet {
             load + f64::from(pod.own.in_flight_at_sample()),
             self.rate(pod, stage) / self.rate,
         )
+    }
+
+    /// When the foreign load that is believed of a pod was read: its own, or the mean's.
+    pub(super) fn read_at(&self, pod: &PodFacts<'_>, stage: Stage) -> Option<UnixMillis> {
+        let mean = || self.read_at.get().map(|at| UnixMillis(at as u64));
+        pod.row.gauges_at().filter(|_| stage != Stage::Unknown).or_else(mean)
     }
 
     /// A pod's foreign load as believed: its reading and the mean, by weight.

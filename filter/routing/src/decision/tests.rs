@@ -538,13 +538,13 @@ fn an_unread_pod_is_not_starved_once_the_others_have_work() {
 fn an_unread_pod_counts_as_the_mean_of_what_others_send() {
     let mut world = World::of(3);
     world.pods[0].never_read();
-    world.pods[1].load(10, 4, 0.5);
+    world.pods[1].load(10, 14, 0.5);
     world.pods[2].load(0, 0, 0.1);
     let decision = world.decide(ASK);
     let terms = cost_of(&decision, 0).terms;
-    // Means: 2 queued of 800 tokens each, 5 running (100 x (2 + 0.1 x 5) + 2 x 5), k = 0.3 + 0.01.
+    // Means: 7 queued of 800 tokens each, 500 ms ago, 5 running (100 x (7 + 0.1 x 5) + 2 x 5), k = 0.3 + 0.01.
     assert!((terms.queue - 200.0).abs() < 1e-6, "{terms:?}");
-    assert!((terms.harm - 260.0).abs() < 1e-6, "{terms:?}");
+    assert!((terms.harm - 760.0).abs() < 1e-6, "{terms:?}");
     assert!((terms.memory - 150.0 * 0.31 / 0.69).abs() < 1e-3, "{terms:?}");
     assert!((terms.uncertainty - 100.0).abs() < 1e-6, "{terms:?}");
 }

@@ -311,15 +311,31 @@ fn a_step_without_prompts_shows_that_nobody_waits_any_more() {
 #[test]
 fn what_others_sent_since_counts_from_the_last_step_without_prompts_on() {
     let mut world = long_prompts([0, 0]);
-    // Ours since: two at each. Others sent as many, and 0.7 of these went where room was seen: 1.4 s each, of which 500 ms are done.
+    // Ours since: one at each. Others sent as many, and 0.7 of these went where room was seen: 700 ms each, of which 500 ms are done.
     for pod in &mut world.pods {
-        pod.unanswered(2, 0);
+        pod.unanswered(1, 0);
     }
     let rounded = |world: &World| queues(world, ASK).map(f64::round);
-    assert_eq!(rounded(&world), [900.0; 2]);
+    assert_eq!(rounded(&world), [200.0; 2]);
     // 250 ms ago nothing waited: half of them, and 250 ms are done.
     hears(&mut world.pods[1], 300, 250);
-    assert_eq!(rounded(&world), [900.0, 450.0]);
+    assert_eq!(rounded(&world), [200.0, 100.0]);
+}
+
+#[test]
+fn a_burst_of_ours_is_none_of_others() {
+    // 50 of ours since at each, half a second ago: others are not thought to have sent 50 s of work to a pod in that time, but 1 s.
+    let mut world = long_prompts([0, 0]);
+    for pod in &mut world.pods {
+        pod.unanswered(50, 0);
+    }
+    assert_eq!(queues(&world, ASK), [500.0; 2]);
+    // So that where ours are makes a difference.
+    world.pods[1].unanswered(50, 8_000);
+    assert_eq!(queues(&world, ASK), [500.0, 1_500.0]);
+    // What a page shows is there, however long it takes.
+    let shown = queues(&long_prompts([100, 0]), ASK);
+    assert_eq!(shown, [99_500.0, 0.0]);
 }
 
 #[test]
@@ -343,8 +359,8 @@ fn a_token_that_is_late_shows_that_a_prompt_is_computed() {
     check(|world| world.pods[0].row.load.engines = 2, ASK, 0.0);
     // Nobody else sends.
     check(|world| world.elsewhere = 0.0, ASK, 0.0);
-    // Its page is too old to be of the same engine.
-    check(|world| _ = world.pods[0].read_at(ago(60_000)), ASK, 0.0);
+    // However old its page is.
+    check(|world| _ = world.pods[0].read_at(ago(60_000)), ASK, 2_000.0);
 }
 
 #[test]

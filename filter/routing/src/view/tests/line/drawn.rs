@@ -100,7 +100,9 @@ fn who_keeps_a_pod_keeps_it_from_those_that_draw() {
     let crowd = Crowd::new();
     crowd.publish(0, |_| 100);
     let mut view = crowd.view(1);
-    let held = ask(&mut view, &crowd.store, 1, &objective("chat"), 10);
+    // 7.5 s of work, so that a pod has room for one.
+    let large = sized(60_000);
+    let held = ask_for(&mut view, &crowd.store, 1, &large, &objective("chat"), 10);
     assert_eq!(held.action, Action::Hold);
     let kept = held.why.considered[0].pod;
     view.tick(&crowd.store, at(100));
@@ -108,7 +110,7 @@ fn who_keeps_a_pod_keeps_it_from_those_that_draw() {
     // It alone has room now, and is drawn or is not: a lower priority does not get it, and the one that keeps it does.
     let place = crowd.pods.iter().position(|pod| address(pod) == kept).unwrap();
     crowd.publish(1_200, |other| if other == place { 0 } else { 100 });
-    let passing = ask(&mut view, &crowd.store, 2, &objective("batch"), 1_210);
+    let passing = ask_for(&mut view, &crowd.store, 2, &large, &objective("batch"), 1_210);
     assert_eq!(passing.action, Action::Hold);
     let gone = view.release(&crowd.store, at(1_220));
     assert_eq!(ids(&gone), [1]);
