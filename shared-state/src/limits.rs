@@ -295,10 +295,6 @@ pub const REPORT_MAX_BYTES: usize = 1024;
 pub const WAITING_MAX: u32 = 1_000_000;
 /// A report that old is not passed on any more: scrapes are newer.
 pub const REPORT_FORGOTTEN_AFTER: Millis = Millis(10_000);
-/// A pod that reports its load in its answers is scraped once in so many intervals. Below
-/// [`FRESH_INTERVALS`], so that a pod that stops reporting is still fresh when it is scraped.
-pub const REPORTED_INTERVALS: u64 = 2;
-const _: () = assert!(REPORTED_INTERVALS < FRESH_INTERVALS);
 /// Tries to write over a value where the host wants its token: its few writers write seldom.
 pub const PUT_TRIES: usize = 4;
 

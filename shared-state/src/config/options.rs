@@ -261,7 +261,7 @@ static SCRAPE: Section = Section {
             "in_band",
             Kind::Bool,
             Preset::Bool(true),
-            "Ask pods to report queue and KV usage in their answers (vLLM does, where the answer is no stream), and scrape those that report both half as often. The report is removed from the answer unless the client asked for it. Off: no header is added or removed.",
+            "Ask pods to report queue and KV usage in their answers (vLLM does, where the answer is no stream): they are newer than what was scraped. The report is removed from the answer unless the client asked for it. Off: no header is added or removed.",
         ),
     ],
 };

@@ -2,24 +2,20 @@
 
 use super::{Poller, Stat};
 use crate::clock::Now;
-use crate::limits::REPORTED_INTERVALS;
 use crate::pod::PodAddress;
 use crate::reports::Report;
-use crate::units::Millis;
 
 use super::pod::Pod;
 
 impl Poller {
-    /// Takes reports in. A pod that reports is scraped less often: its queue and KV usage are known anyway,
-    /// and the rest moves slowly.
+    /// Takes reports in. A pod that reports is scraped no less often for it: its running requests and adapters, its counters and
+    /// its tempo are on its page alone, and decisions are clearly worse where these are twice as old (DESIGN.md).
     pub(super) fn settle_reports(&mut self, reports: &[(PodAddress, Report)], now: Now) {
-        let wait = Millis(self.pace().metrics.0.saturating_mul(REPORTED_INTERVALS));
         for (address, report) in reports {
             let Some(pod) = self.pods.get_mut(address) else {
                 continue;
             };
             if pod.report(report, now) {
-                pod.metrics.defer(wait);
                 self.dirty = true;
                 self.tally.add(Stat::LoadReports, 1);
             }

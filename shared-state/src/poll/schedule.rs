@@ -17,8 +17,6 @@ pub(super) struct Schedule {
     /// Failures in a row.
     pub(super) failures: u32,
     hash: u64,
-    /// The last good answer.
-    succeeded_at: Option<Millis>,
 }
 
 impl Schedule {
@@ -31,7 +29,6 @@ impl Schedule {
             open: false,
             failures: 0,
             hash,
-            succeeded_at: None,
         }
     }
 
@@ -42,7 +39,6 @@ impl Schedule {
             open: false,
             failures: 0,
             hash: 0,
-            succeeded_at: None,
         }
     }
 
@@ -54,18 +50,10 @@ impl Schedule {
     /// slowly is busy.
     pub(super) fn succeeded(&mut self, interval: Millis, now: Now) {
         self.failures = 0;
-        self.succeeded_at = Some(now.steady);
         let phase = remainder(self.hash, interval.0);
         let earliest = now.steady.0.saturating_add(interval.0 / 4);
         let into_slot = remainder(earliest.saturating_add(interval.0 - phase), interval.0);
         self.due = Millis(earliest.saturating_add(interval.0 - into_slot));
-    }
-
-    /// The next call may wait until so long after the last good answer.
-    pub(super) fn defer(&mut self, wait: Millis) {
-        if let (0, Some(at)) = (self.failures, self.succeeded_at) {
-            self.due = self.due.max(at + wait);
-        }
     }
 
     /// Backs off from `step`, doubled with every further failure.

@@ -136,18 +136,18 @@ impl Pod {
 
     /// What a poller gets; none = nobody answers.
     pub fn scrape(&mut self, now: Micros) -> Option<Scrape> {
-        if self.is_gone() || !self.readable {
-            return None;
-        }
+        (!self.is_gone() && self.readable).then(|| self.look(now))
+    }
+
+    fn look(&mut self, now: Micros) -> Scrape {
         if let Some(frozen) = &self.frozen {
-            return Some(frozen.clone());
+            return frozen.clone();
         }
-        let gauges = self.engine.gauges(now).clone();
-        Some(Scrape {
-            gauges,
+        Scrape {
+            gauges: self.engine.gauges(now).clone(),
             counters: *self.engine.counters(),
             started: self.started,
-        })
+        }
     }
 
     /// The text of a page with this reading.
@@ -157,6 +157,18 @@ impl Pod {
             Some(page) => page.render(&scrape.gauges, &scrape.counters),
             None => crate::page::short(&self.config, scrape),
         }
+    }
+
+    /// What an answer that is no stream says of its load, by the gauges of the page, whoever may read that; none = the engine is gone.
+    pub fn report(&mut self, now: Micros) -> Option<String> {
+        if self.is_gone() {
+            return None;
+        }
+        let scrape = self.look(now);
+        let (waiting, kv) = (f64::from(scrape.waiting()), scrape.gauges.kv_usage);
+        Some(format!(
+            "TEXT named_metrics.num_requests_waiting={waiting:?}, named_metrics.kv_cache_usage_perc={kv:?}"
+        ))
     }
 
     /// Takes in what the engine did.

@@ -70,6 +70,9 @@ pub trait Router {
     /// One more token of a streamed answer came.
     fn token(&mut self, _asked: &Asked<'_>, _now: Micros) {}
 
+    /// An answer that is no stream came, with what the pod says of its load in a header: `endpoint-load-metrics`.
+    fn reported(&mut self, _asked: &Asked<'_>, _pod: usize, _report: &str, _now: Micros) {}
+
     /// It is over.
     fn ended(&mut self, _asked: &Asked<'_>, _pod: usize, _outcome: Outcome, _now: Micros) {}
 }
@@ -360,6 +363,9 @@ impl<'a> World<'a> {
                 EventKind::Finished(done) => {
                     self.records[index].output_tokens = done.output_tokens;
                     if !self.jobs[index].streams && !direct {
+                        if let Some(report) = self.fleet.pods[pod].report(now) {
+                            self.proxies[proxy].reported(&asked, pod, &report, now);
+                        }
                         self.proxies[proxy].first_byte(&asked, pod, now);
                     }
                     self.end(index, pod, Outcome::Success, now);

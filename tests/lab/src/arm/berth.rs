@@ -1,7 +1,7 @@
 //! Berth itself: the shipped crates with the shipped defaults, wired as the glue of the filter wires them.
 //!
 //! ```text
-//! pod -> page text -> Poller -> sealed table -> MemoryStore -> View (one per worker) -> endpoints
+//! pod -> page text, reports in answers -> Poller -> sealed table -> MemoryStore -> View (one per worker) -> endpoints
 //! job -> body -> BodyReader -> facts ------------------------^   first byte, end ---> ledger
 //! ```
 //!
@@ -23,6 +23,7 @@ use berth_shared_state::limits::TICK;
 use berth_shared_state::names::{FAIRNESS_ID, Keys, OBJECTIVE};
 use berth_shared_state::pod::PodAddress;
 use berth_shared_state::poll::{Call, Effect, Event, Poller, Response, Target};
+use berth_shared_state::reports::{self, Inbox, Outbox};
 use berth_shared_state::store::{MemoryStore, SharedData};
 use berth_shared_state::table::ScrapeError;
 use berth_shared_state::units::UnixMillis;
@@ -37,6 +38,9 @@ pub struct Berth {
     store: MemoryStore,
     poller: Poller,
     views: Vec<View>,
+    /// Of each worker: what pods reported to it.
+    outboxes: Vec<Outbox>,
+    inbox: Inbox,
     addresses: Vec<PodAddress>,
     numbers: HashMap<PodAddress, usize>,
     /// Version of the discovery that the poller knows.
@@ -88,7 +92,11 @@ impl Berth {
                 mix2(seed, worker as u64 + 1000),
             )
         };
+        let keys = Keys::of(&config.pools[0]);
+        let outbox = |_| Outbox::new(keys.reports.clone());
         Self {
+            outboxes: (0..scenario.workers).map(outbox).collect(),
+            inbox: Inbox::new(keys.reports.clone()),
             poller: Poller::new(&config.pools[0], config.epoch, mix2(seed, proxy as u64)),
             views: (0..scenario.workers).map(view).collect(),
             store: MemoryStore::default(),
@@ -203,6 +211,13 @@ impl Router for Berth {
                 .collect();
             self.poll(Event::Pods(found), fleet, now);
         }
+        for outbox in &mut self.outboxes {
+            outbox.tick(&self.store, unix(now));
+        }
+        let reports = self.inbox.tick(&self.store);
+        if !reports.is_empty() {
+            self.poll(Event::Reports(&reports), fleet, now);
+        }
         self.poll(Event::Tick, fleet, now);
         for view in &mut self.views {
             view.tick(&self.store, unix(now));
@@ -267,8 +282,57 @@ impl Router for Berth {
         self.views[asked.worker].on_token(&self.store, asked.id as u64, unix(now));
     }
 
+    fn reported(&mut self, asked: &Asked<'_>, pod: usize, report: &str, now: Micros) {
+        if let Some(report) = reports::read(report.as_bytes(), unix(now)) {
+            self.outboxes[asked.worker].add(self.addresses[pod], report);
+        }
+    }
+
     fn ended(&mut self, asked: &Asked<'_>, pod: usize, outcome: Outcome, now: Micros) {
         self.tell_refused(asked, pod, now);
         self.views[asked.worker].on_end(&self.store, asked.id as u64, outcome, unix(now));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::trace::Traces;
+    use crate::scenario::catalogue;
+    use berth_shared_state::table;
+    use std::path::Path;
+
+    #[test]
+    fn what_a_pod_reports_to_one_worker_is_in_the_table_with_the_next_tick() {
+        let traces = Traces::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("traces")).unwrap();
+        let scenario = catalogue()
+            .into_iter()
+            .find(|scenario| scenario.name == "half-speed")
+            .unwrap();
+        let (jobs, mut fleet) = (scenario.jobs(&traces, 1, 0.02), scenario.fleet());
+        let mut berth = Berth::new(&scenario, 0, 1);
+        let mut now = 0;
+        let mut tick = |berth: &mut Berth| {
+            now += TICK.0 * 1000;
+            berth.tick(&mut fleet, now);
+            now
+        };
+        // Long enough for all pages to be read.
+        let read_until = (0..30).map(|_| tick(&mut berth)).last().unwrap_or_default();
+        let asked = Asked {
+            id: 0,
+            job: &jobs[0],
+            jobs: &jobs,
+            worker: 1,
+        };
+        let report = "TEXT named_metrics.num_requests_waiting=7.0, named_metrics.kv_cache_usage_perc=0.25";
+        berth.reported(&asked, 3, report, read_until + 1_000);
+        tick(&mut berth);
+        let key = Keys::of(&berth.config.pools[0]).table;
+        let stored = berth.store.get(&key).unwrap().unwrap();
+        let table = table::decode(&stored.value).unwrap();
+        let row = table.pods.iter().find(|row| row.address == address(3)).unwrap();
+        assert_eq!((row.load.waiting, row.load.kv_mean), (Some(7), Some(0.25)));
+        assert_eq!(row.reported_at, Some(unix(read_until + 1_000)));
     }
 }

@@ -1,4 +1,6 @@
 use super::*;
+use berth_shared_state::reports;
+use berth_shared_state::units::UnixMillis;
 use berth_tests_simulator::engine::{EventKind, Request};
 
 /// One pod with a request of one token's prompt under way since time 0: a step takes 7 ms.
@@ -91,6 +93,25 @@ fn a_lost_node_is_silent_until_it_is_back_and_listed_until_discovery_notices() {
     assert_eq!(lost(0), (Door::Silent, 1, false));
     assert_eq!(lost(DEATH_NOTICED_AFTER), (Door::Silent, 0, false));
     assert_eq!(lost(30_000_000), (Door::Open, 1, true));
+}
+
+#[test]
+fn an_answer_reports_what_the_page_shows_and_the_shipped_reader_reads_it() {
+    let mut fleet = fleet();
+    for id in 2..5 {
+        fleet.pods[0].engine.submit(request(id), 1);
+    }
+    let read = |fleet: &mut Fleet, now| {
+        let report = fleet.pods[0].report(now)?;
+        reports::read(report.as_bytes(), UnixMillis(7))
+    };
+    let shown = fleet.pods[0].scrape(10_000).unwrap();
+    let report = read(&mut fleet, 10_000).unwrap();
+    assert_eq!((report.at, report.waiting), (UnixMillis(7), Some(shown.waiting())));
+    assert_eq!(report.kv, Some(shown.gauges.kv_usage as f32));
+    // Whose page nobody can read reports all the same; of a dead one nothing comes.
+    assert!(read(&mut after(FaultKind::Unread, 1_000), 1_000).is_some());
+    assert!(read(&mut after(FaultKind::Lose(30_000_000), 1_000), 1_000).is_none());
 }
 
 #[test]
