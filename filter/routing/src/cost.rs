@@ -418,11 +418,11 @@ pub fn terms(
     let foreign = fleet.foreign(pod, stage);
     let prefill = need.uncached().0 as f64 / rate;
     let own = pod.own.in_flight();
-    let running = foreign.running.unwrap_or(0.0) + others.since + f64::from(own);
     let ordinary = fleet.mean_uncached(need.prompt);
     let queued = foreign.queued.unwrap_or(0.0);
     let ahead = Ahead::of(pod, fleet.read_at(pod, stage), queued, &others, ordinary / rate, now);
     let waiting = ahead.queued + f64::from(pod.own.unanswered);
+    let running = foreign.running.unwrap_or(0.0) + ahead.sent + f64::from(own);
     let steps = fleet.steps(pod);
     let longer = steps.map_or(1.0, |(step, best)| step / best);
     let output = need.output.0 as f64 / f64::from(need.prompts.max(1));

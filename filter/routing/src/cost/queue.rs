@@ -8,6 +8,7 @@
 
 use berth_shared_state::units::UnixMillis;
 
+use super::foreign::part;
 use super::{Others, least, most};
 use crate::decision::PodFacts;
 
@@ -17,6 +18,8 @@ const BUSY: f64 = 2.0;
 /// More than so many that wait are not gone with one step: something keeps them from running (memory, slots), so that steps without
 /// prompts say nothing of them. With 1.5 or 8 the lab shows the same.
 const AT_ONCE: f64 = 4.0;
+/// So full a memory may keep those waiting, too. Own: a tenth of it is a few ordinary prompts on any accelerator.
+const FULL: f64 = 0.9;
 /// Others have sent a pod no more since its page than so many times what it can do in that time. They are thought to send as this proxy
 /// does, but a burst of its own is none of theirs: 60 requests at once beside fifty times as many others stood for a queue of minutes
 /// at all pods, in which own ones made no difference.
@@ -29,6 +32,8 @@ pub(super) struct Ahead {
     pub queued: f64,
     /// The time until they are done.
     pub millis: f64,
+    /// Requests that were sent there since the page, as far as that is believed.
+    pub sent: f64,
 }
 
 impl Ahead {
@@ -45,23 +50,29 @@ impl Ahead {
             return Self {
                 queued,
                 millis: (queued + others.since) * ordinary,
+                sent: others.since,
             };
         };
         let read_since = now.since(read_at).0 as f64;
-        let sent = least(others.since * ordinary, SENT_MAX * read_since);
+        let all = others.since * ordinary;
+        let sent = least(all, SENT_MAX * read_since);
+        let believed = if all > sent { sent / all } else { 1.0 };
         let decoded_at = others.steps.decoded_at(now).filter(|at| *at > read_at);
         let ahead = match decoded_at {
             None => Self {
                 queued,
                 millis: most(queued * ordinary + sent - read_since, 0.0),
+                sent: believed * others.since,
             },
             Some(at) => {
                 let free_since = now.since(at).0 as f64;
-                let queued = if queued <= AT_ONCE { 0.0 } else { queued };
+                let is_full = part(pod.row.load.kv_mean).is_some_and(|used| used >= FULL);
+                let queued = if queued <= AT_ONCE && !is_full { 0.0 } else { queued };
                 Self {
                     queued,
                     millis: most(queued * ordinary - read_since, 0.0)
                         + most(sent * free_since / read_since - free_since, 0.0),
+                    sent: believed * others.since,
                 }
             }
         };

@@ -75,10 +75,13 @@ impl Steps {
 /// What one worker's streams show of one pod.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StepTimes {
-    /// The last gaps between tokens, in milliseconds, the oldest overwritten first.
+    /// The last gaps between tokens, in milliseconds, one of each step, the oldest overwritten first.
     gaps: [u16; GAPS],
     /// How many were seen.
     count: usize,
+    /// When the last of them ended. Of all streams that wait for one step only the first adds a gap, or a dozen of them would fill the
+    /// ring with one long step.
+    ended_at: UnixMillis,
     /// So far.
     steps: Steps,
 }
@@ -89,10 +92,12 @@ impl StepTimes {
         if gap.0 == 0 {
             return;
         }
-        if let Some(oldest) = self.gaps.get_mut(self.count % GAPS) {
+        let of_a_new_step = now < self.ended_at || now.since(self.ended_at) >= gap;
+        if of_a_new_step && let Some(oldest) = self.gaps.get_mut(self.count % GAPS) {
             *oldest = u16::try_from(gap.0).unwrap_or(u16::MAX);
+            self.count = self.count.wrapping_add(1);
+            self.ended_at = now;
         }
-        self.count = self.count.wrapping_add(1);
         let longest = DECODE_TIMES * self.usual() + DECODE_SLACK;
         let seen = Steps {
             decoded_at: if gap.0 as f64 <= longest { now } else { UnixMillis(0) },
@@ -186,6 +191,27 @@ mod tests {
         let (pieces, now) = after(&[20, 0, 0, 20, 0]);
         assert_eq!((pieces, now), after(&[20, 20]));
         assert!(!pieces.is_late(UnixMillis(now + 30)));
+    }
+
+    #[test]
+    fn a_step_with_prompts_is_one_step_however_many_streams_wait_for_it() {
+        for streams in [1, 4, 12, 16, 64] {
+            let (mut times, mut now) = (StepTimes::default(), 1_000);
+            let mut step = |times: &mut StepTimes, gap: u64| {
+                now += gap;
+                (0..streams).for_each(|_| times.token(Millis(gap), UnixMillis(now)));
+                now
+            };
+            let decoded = (0..50).map(|_| step(&mut times, 20)).last().unwrap_or_default();
+            let now = step(&mut times, 300);
+            let steps = times.steps();
+            assert_eq!(
+                steps.decoded_at(UnixMillis(now)),
+                Some(UnixMillis(decoded)),
+                "{streams}"
+            );
+            assert!(steps.is_late(UnixMillis(now + 36)), "{streams}");
+        }
     }
 
     #[test]

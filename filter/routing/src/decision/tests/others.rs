@@ -306,6 +306,11 @@ fn a_step_without_prompts_shows_that_nobody_waits_any_more() {
     let mut world = long_prompts([5, 5]);
     hears(&mut world.pods[1], 20, 10);
     assert_eq!(queues(&world, ASK), [4_500.0; 2]);
+    // Or where its memory is full.
+    let mut world = long_prompts([2, 2]);
+    hears(&mut world.pods[1], 20, 10);
+    world.pods[1].row.load.kv_mean = Some(0.95);
+    assert_eq!(queues(&world, ASK), [1_500.0; 2]);
 }
 
 #[test]
@@ -330,6 +335,9 @@ fn a_burst_of_ours_is_none_of_others() {
         pod.unanswered(50, 0);
     }
     assert_eq!(queues(&world, ASK), [500.0; 2]);
+    // Nor so many running: one, beside 5 that the page shows and 50 of ours. 100 x (50 + 0.1 x 56) + 2 x 56.
+    let harm = terms(&world, ASK, 0).harm;
+    assert!((harm - 5_672.0).abs() < 1e-6, "{harm}");
     // So that where ours are makes a difference.
     world.pods[1].unanswered(50, 8_000);
     assert_eq!(queues(&world, ASK), [500.0, 1_500.0]);
@@ -365,9 +373,9 @@ fn a_token_that_is_late_shows_that_a_prompt_is_computed() {
 
 #[test]
 fn a_prompt_that_has_a_home_does_not_leave_it_for_a_pod_that_is_heard() {
-    let mut world = caching(2, 0.5);
+    let mut world = long_prompts([2, 2]);
     for pod in &mut world.pods {
-        pod.load(5, 2, 0.1);
+        pod.row.rates.cached_prompt_tokens = Some(40_000.0);
         hears(pod, 20, 10);
     }
     let silent = {
@@ -375,5 +383,9 @@ fn a_prompt_that_has_a_home_does_not_leave_it_for_a_pod_that_is_heard() {
         world.pods.iter_mut().for_each(|pod| pod.steps = Steps::default());
         world
     };
-    assert_eq!(queues(&world, begins(1)), queues(&silent, begins(1)));
+    let counted = queues(&silent, begins(1));
+    assert!(counted.iter().all(|queue| *queue > 0.0), "{counted:?}");
+    assert_eq!(queues(&world, begins(1)), counted);
+    // A prompt without one listens.
+    assert_eq!(queues(&world, ASK), [0.0; 2]);
 }
