@@ -1,7 +1,7 @@
 //! The pods of a run: engines, and what goes wrong with them.
 
 use berth_tests_simulator::engine::{Adapter, Counters, Engine, EngineConfig, Gauges, Micros, StepReport};
-use berth_tests_simulator::page::Page;
+use berth_tests_simulator::page::{self, Page};
 
 /// Discovery notices a dead pod after this time: a readiness probe every 5 s that must fail twice.
 pub const DEATH_NOTICED_AFTER: Micros = 10_000_000;
@@ -165,10 +165,7 @@ impl Pod {
             return None;
         }
         let scrape = self.look(now);
-        let (waiting, kv) = (f64::from(scrape.waiting()), scrape.gauges.kv_usage);
-        Some(format!(
-            "TEXT named_metrics.num_requests_waiting={waiting:?}, named_metrics.kv_cache_usage_perc={kv:?}"
-        ))
+        Some(page::load_report(scrape.waiting().into(), scrape.gauges.kv_usage))
     }
 
     /// Takes in what the engine did.

@@ -78,6 +78,12 @@ pub struct Page {
     at_length: u64,
 }
 
+/// A load report as text, as vLLM writes it into `endpoint-load-metrics`.
+#[must_use]
+pub fn load_report(waiting: f64, kv_usage: f64) -> String {
+    format!("TEXT named_metrics.num_requests_waiting={waiting:?}, named_metrics.kv_cache_usage_perc={kv_usage:?}")
+}
+
 impl Page {
     /// The page of a pod that serves `model` and has done nothing yet.
     #[must_use]

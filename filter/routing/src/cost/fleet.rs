@@ -64,6 +64,7 @@ pub struct Fleet {
     others: bool,
     /// A pod's own rate counts only if it differs by more than this factor.
     differs: f64,
+    /// Unix milliseconds at which the rest of these was read.
     read_at: Mean,
     queued: Mean,
     running: Mean,
@@ -126,11 +127,12 @@ impl Fleet {
     pub fn add(&mut self, pod: &PodFacts<'_>, stage: Stage) {
         let weight = stage.weight();
         let foreign = Foreign::of(pod);
-        if let Some(at) = pod.row.gauges_at() {
-            self.read_at.add(at.0 as f64, weight);
-        }
-        let means = [&mut self.queued, &mut self.running, &mut self.used];
-        for (mean, value) in means.into_iter().zip([foreign.queued, foreign.running, foreign.used]) {
+        let read_at = pod.row.gauges_at().map(|at| at.0 as f64);
+        let means = [&mut self.read_at, &mut self.queued, &mut self.running, &mut self.used];
+        for (mean, value) in means
+            .into_iter()
+            .zip([read_at, foreign.queued, foreign.running, foreign.used])
+        {
             if let Some(value) = value {
                 mean.add(value, weight);
             }

@@ -47,33 +47,23 @@ impl Ahead {
         now: UnixMillis,
     ) -> Self {
         let Some(read_at) = read_at else {
-            return Self {
-                queued,
-                millis: (queued + others.since) * ordinary,
-                sent: others.since,
-            };
+            let sent = others.since;
+            let millis = (queued + sent) * ordinary;
+            return Self { queued, millis, sent };
         };
         let read_since = now.since(read_at).0 as f64;
-        let all = others.since * ordinary;
-        let sent = least(all, SENT_MAX * read_since);
-        let believed = if all > sent { sent / all } else { 1.0 };
+        // No number where a prompt takes no time.
+        let sent = least(SENT_MAX * read_since / ordinary, others.since);
         let decoded_at = others.steps.decoded_at(now).filter(|at| *at > read_at);
-        let ahead = match decoded_at {
-            None => Self {
-                queued,
-                millis: most(queued * ordinary + sent - read_since, 0.0),
-                sent: believed * others.since,
-            },
+        let (queued, millis) = match decoded_at {
+            None => (queued, most((queued + sent) * ordinary - read_since, 0.0)),
             Some(at) => {
                 let free_since = now.since(at).0 as f64;
                 let is_full = part(pod.row.load.kv_mean).is_some_and(|used| used >= FULL);
                 let queued = if queued <= AT_ONCE && !is_full { 0.0 } else { queued };
-                Self {
-                    queued,
-                    millis: most(queued * ordinary - read_since, 0.0)
-                        + most(sent * free_since / read_since - free_since, 0.0),
-                    sent: believed * others.since,
-                }
+                let sent_then = sent * free_since / read_since;
+                let millis = most(queued * ordinary - read_since, 0.0) + most(sent_then * ordinary - free_since, 0.0);
+                (queued, millis)
             }
         };
         // An own prompt there may be what takes so long, and is counted.
@@ -84,8 +74,9 @@ impl Ahead {
             0.0
         };
         Self {
-            millis: most(ahead.millis, busy),
-            ..ahead
+            queued,
+            millis: most(millis, busy),
+            sent,
         }
     }
 }

@@ -7,7 +7,7 @@ use super::pod::{Pod, Received, Registered};
 use super::reply::{Refused, Writer, models};
 use super::stream::TokenStream;
 use crate::engine::{EventKind, Request as EngineRequest};
-use crate::page::Pinned;
+use crate::page::{Pinned, load_report};
 use crate::random::mix_bytes;
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -273,9 +273,7 @@ fn add_load_header(pod: &Pod, headers: &HeaderMap, response: &mut Response) {
         state.page.load(&gauges)
     };
     let value = match format {
-        Some("TEXT" | "text") => format!(
-            "TEXT named_metrics.num_requests_waiting={waiting:?}, named_metrics.kv_cache_usage_perc={kv_usage:?}"
-        ),
+        Some("TEXT" | "text") => load_report(waiting, kv_usage),
         Some("JSON" | "json") => format!(
             r#"JSON {{"named_metrics": {{"num_requests_waiting": {waiting:?}, "kv_cache_usage_perc": {kv_usage:?}}}}}"#
         ),
