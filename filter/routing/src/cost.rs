@@ -12,7 +12,7 @@
 //! | `memory` | 150 x k / (1 - k), k = (used + sent since by others + u + output) / capacity, and more beyond 1 | preemption |
 //! | `adapter` | 0 warm, 300 in host memory, else `cold_load`: x (1 - 0.9 x part of others) at its home, unless the engine says what it holds; x 1 at its second home; x (1 + 4.5 x part of others) elsewhere; + 3,000 x excess of slots | adapter load |
 //! | `answer` | 0.1 x output x (step - the shortest of a pod), where that is three times as long | a slower answer, once it has begun |
-//! | `overdue` | age of the oldest unanswered - 2 x its prediction - 1,000 | a pod that hangs |
+//! | `overdue` | age of the oldest unanswered - 2 x its prediction - 1,000; or by how much the tokens of its streams are late - 2 x (what is ahead + an ordinary prompt) - 25 | a pod that hangs |
 //! | `failed` | 1,000,000 while the ledger avoids the pod | a pod that fails |
 //! | `stuck` | 300,000 | a queue with nothing running |
 //! | `warming` | (1 / part - 1) x (queue + prefill + harm), part = age / `slow_start`, 0.1 to 1 | a new or restarted pod, where the config says so |
@@ -42,7 +42,7 @@ use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use serde::{Serialize, Serializer};
 
 use crate::decision::PodFacts;
-use crate::ledger::Steps;
+use crate::ledger::Heard;
 
 mod adapter;
 mod fleet;
@@ -130,6 +130,9 @@ pub const OVERDUE_RATE: f64 = 1.0;
 pub const OVERDUE_FACTOR: f64 = 2.0;
 /// ... plus this many milliseconds.
 pub const OVERDUE_GRACE: f64 = 1_000.0;
+/// Milliseconds that a token may be late without a reason: networks and proxies collect what they pass on. Own: a jitter of one step.
+/// 100 and a fixed grace of 200 without the ordinary prompt find what hangs later, or call engines silent that compute long prompts.
+pub const SILENT_GRACE: f64 = 25.0;
 /// Milliseconds while the ledger avoids a pod after a failure (3 s): more than any other term, since
 /// a dead pod answers fast and looks idle.
 pub const FAILED: f64 = 1_000_000.0;
@@ -381,8 +384,8 @@ pub struct Others {
     pub since: f64,
     /// How far it counts, 0 to 1, that they send there, too.
     pub unseen: f64,
-    /// What own streams show of what theirs do there.
-    pub steps: Steps,
+    /// What was heard of what theirs do there.
+    pub heard: Heard,
 }
 
 /// Everything a pod's terms are made of, once per decision.
@@ -441,7 +444,7 @@ pub fn terms(
         ),
         adapter,
         answer: steps.map_or(0.0, |(step, best)| HARM_PER_WORK * output * (step - best)),
-        overdue: overdue(pod, now),
+        overdue: 0.0,
         failed: if avoided { FAILED } else { 0.0 },
         stuck: if pod.row.trend == Trend::Stuck && stage != Stage::Unknown {
             STUCK
@@ -452,6 +455,7 @@ pub fn terms(
         unseen: UNSEEN * others.unseen * least(ordinary, need.uncached().0 as f64) / rate,
         uncertainty: uncertainty(pod, stage),
     };
+    terms.overdue = most(overdue(pod, now), silent(pod, terms.queue, ordinary / rate));
     terms.warming = (1.0 / share(pod.row, slow_start, now) - 1.0) * (terms.queue + prefill + terms.harm);
     #[cfg(feature = "lab")]
     let terms = crate::lab::masked(terms);
@@ -472,6 +476,17 @@ fn overdue(pod: &PodFacts<'_>, now: UnixMillis) -> f64 {
     pod.own
         .oldest_unanswered
         .map_or(0.0, |(sent, predicted)| OVERDUE_RATE * overdue_by(sent, predicted, now))
+}
+
+/// The same of an engine that owes its streams a token: it hangs, or became slow, and who is sent there now waits at least as
+/// long again. What is ahead explains twice its time, and so does a prompt of others, or of an own request without a stream.
+fn silent(pod: &PodFacts<'_>, queue: f64, ordinary: f64) -> f64 {
+    let predicted = pod
+        .own
+        .oldest_unanswered
+        .map_or(0.0, |(_, predicted)| predicted.0 as f64);
+    let explained = OVERDUE_FACTOR * (most(predicted, queue) + ordinary) + SILENT_GRACE;
+    OVERDUE_RATE * most(pod.late.0 as f64 - explained, 0.0)
 }
 
 /// Milliseconds by which a request without a first token is overdue: its pod is not merely slow.

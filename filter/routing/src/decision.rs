@@ -20,7 +20,7 @@ use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use fastrand::Rng;
 
 use crate::cost::{Need, Patience};
-use crate::ledger::{InUse, OwnLoad, Steps};
+use crate::ledger::{Heard, InUse, OwnLoad};
 use crate::prefix::Beginning;
 use crate::request::Facts;
 
@@ -114,8 +114,10 @@ pub struct PodFacts<'a> {
     pub context_then: Tokens,
     /// The part, 0 to 1, of its load lately that this proxy sent.
     pub own_part: f64,
-    /// What own streams show of its engine's steps.
-    pub steps: Steps,
+    /// What was heard of its engine's steps.
+    pub heard: Heard,
+    /// By how much its tokens are late here.
+    pub late: Millis,
     /// KV tokens that this proxy ever sent there, cached ones not counted.
     pub filled: Tokens,
     /// When this proxy last sent it a request.

@@ -3,23 +3,30 @@
 
 use core::cell::RefCell;
 
+use berth_shared_state::units::Millis;
+
 use crate::cost::Terms;
+use crate::decision::PodFacts;
+use crate::ledger::Heard;
 
 std::thread_local! {
     static WITHOUT: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The name of what own streams show of the engines' steps, which is a part of `queue` and no term.
-pub const STEPS: &str = "steps";
+/// The name of what is heard of the engines' steps, which is a part of `queue` and of `overdue` and no term.
+pub const HEARD: &str = "heard";
 
-/// From now on these terms are 0 in this thread. Names as in [`Terms::named`], and [`STEPS`]; unknown ones do nothing.
+/// From now on these terms are 0 in this thread. Names as in [`Terms::named`], and [`HEARD`]; unknown ones do nothing.
 pub fn leave_out(names: &[String]) {
     WITHOUT.with_borrow_mut(|without| *without = names.to_vec());
 }
 
-/// Whether what own streams show counts.
-pub(crate) fn listens() -> bool {
-    WITHOUT.with_borrow(|without| without.iter().all(|name| name != STEPS))
+/// A pod without what was heard of it, where that is left out.
+pub(crate) fn as_heard(mut pod: PodFacts<'_>) -> PodFacts<'_> {
+    if WITHOUT.with_borrow(|without| without.iter().any(|name| name == HEARD)) {
+        (pod.heard, pod.late) = (Heard::default(), Millis(0));
+    }
+    pod
 }
 
 /// The terms without those left out.
@@ -56,6 +63,7 @@ fn by_name<'a>(terms: &'a mut Terms, name: &str) -> Option<&'a mut f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::decision::tests::world::World;
 
     #[test]
     fn every_named_term_can_be_left_out() {
@@ -78,10 +86,19 @@ mod tests {
             leave_out(&[name.to_owned()]);
             assert!((masked(full).total() - full.total() + 1.0).abs() < 1e-9, "{name}");
         }
-        leave_out(&[STEPS.to_owned()]);
-        assert!((masked(full).total() - full.total()).abs() < 1e-9);
-        assert!(!listens());
         leave_out(&[]);
-        assert!(listens());
+    }
+
+    #[test]
+    fn what_is_heard_can_be_left_out_and_is_no_term() {
+        let mut world = World::of(1);
+        world.pods[0].late = Millis(100);
+        let snapshot = world.snapshot();
+        let pod = || as_heard(world.facts(&snapshot)[0]).late;
+        assert_eq!(pod(), Millis(100));
+        leave_out(&[HEARD.to_owned()]);
+        assert_eq!(pod(), Millis(0));
+        assert!(Terms::default().named().iter().all(|(name, _)| *name != HEARD));
+        leave_out(&[]);
     }
 }

@@ -41,7 +41,7 @@ pub use asked::Asked;
 use memory::Memory;
 pub use memory::{Outcome, put_first};
 use sections::Sections;
-pub use steps::{StepTimes, Steps};
+pub use steps::{Heard, StepTimes};
 pub use waiting::{Blocked, Waiting};
 pub use worker::{LedgerView, PodFact, Sent, Synced};
 
@@ -295,15 +295,15 @@ impl Ledger {
         }
     }
 
-    /// What a worker's streams showed of a pod's steps. Only what is news changes anything.
-    fn heard(&mut self, pod: PodKey, seen: Steps, now: UnixMillis) {
+    /// What a worker heard of a pod's steps. Only what is news changes anything.
+    fn heard(&mut self, pod: PodKey, seen: Heard, now: UnixMillis) {
         let Ok(at) = self.pods.find(pod) else { return };
-        let known = self.pods.get(at).map(|state| state.memory.steps).unwrap_or_default();
-        let known = if known.is_of_now(now) { known } else { Steps::default() };
+        let known = self.pods.get(at).map(|state| state.memory.heard).unwrap_or_default();
+        let known = if known.is_of_now(now) { known } else { Heard::default() };
         if known.or(seen) != known
             && let Some(state) = self.pods.get_mut(at)
         {
-            state.memory.steps = known.or(seen);
+            state.memory.heard = known.or(seen);
         }
     }
 
@@ -417,10 +417,10 @@ impl<'a> AtPod<'a> {
         self.0.map_or(UnixMillis(0), |state| state.memory.sent_at)
     }
 
-    /// What the streams of all workers show of its engine's steps.
+    /// What all workers told of its engine's steps.
     #[must_use]
-    pub fn steps(self) -> Steps {
-        self.0.map_or_else(Steps::default, |state| state.memory.steps)
+    pub fn heard(self) -> Heard {
+        self.0.map_or_else(Heard::default, |state| state.memory.heard)
     }
 
     /// Until when the pod should be avoided after failures; may lie in the past, and then the next request shows

@@ -227,6 +227,7 @@ impl View {
                 context: view.sealer.as_ref().map(|_| ask.prompt + ask.output),
                 secure: request.steering.secure,
                 asked: Asked::of(request.facts),
+                stream: None,
                 token_at: None,
             };
             self.book(store, request, routed, *booking, now);

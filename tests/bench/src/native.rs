@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use berth_filter_routing::cost::Patience;
 use berth_filter_routing::decision::{self, Admit, Ask, Field, Input, Part, PodFacts, PoolFacts, Wish};
-use berth_filter_routing::ledger::{Ledger, LedgerView, Outcome, OwnLoad, PodFact, Sent, Steps, Synced};
+use berth_filter_routing::ledger::{Heard, Ledger, LedgerView, Outcome, OwnLoad, PodFact, Sent, Synced};
 use berth_filter_routing::limits::{ASCII_BYTES_PER_TOKEN, DRAW_ABOVE};
 use berth_filter_routing::prefix::{Beginning, Blocks, Chains, Hasher, Index, Living, seed};
 use berth_filter_routing::request::{Api, BodyReader, Facts};
@@ -112,7 +112,8 @@ impl Pool {
             shown: 0,
             context_then: Tokens(0),
             own_part: 0.0,
-            steps: Steps::default(),
+            heard: Heard::default(),
+            late: Millis(0),
             filled: Tokens(0),
             sent_at: UnixMillis(0),
             cached: 0.0,

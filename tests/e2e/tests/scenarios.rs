@@ -40,6 +40,7 @@ macro_rules! scenarios {
 }
 
 scenarios! {
+    a_silent_engine_gets_no_more,
     alias_of_a_model_in_another_pool,
     body_that_is_no_json,
     burst_between_scrapes_spreads,

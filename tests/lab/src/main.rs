@@ -202,7 +202,7 @@ fn ablated(
 /// Names of the terms of Berth's cost, each of which the ablation leaves out once; and what is a part of one.
 fn terms() -> impl Iterator<Item = &'static str> {
     let terms = Terms::default().named().into_iter().map(|(name, _)| name);
-    terms.chain([berth_filter_routing::lab::STEPS])
+    terms.chain([berth_filter_routing::lab::HEARD])
 }
 
 fn timed<T>(what: &str, run: impl FnOnce() -> T) -> T {

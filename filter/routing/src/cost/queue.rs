@@ -54,7 +54,7 @@ impl Ahead {
         let read_since = now.since(read_at).0 as f64;
         // No number where a prompt takes no time.
         let sent = least(SENT_MAX * read_since / ordinary, others.since);
-        let decoded_at = others.steps.decoded_at(now).filter(|at| *at > read_at);
+        let decoded_at = others.heard.decoded_at(now).filter(|at| *at > read_at);
         let (queued, millis) = match decoded_at {
             None => (queued, most((queued + sent) * ordinary - read_since, 0.0)),
             Some(at) => {
@@ -68,7 +68,7 @@ impl Ahead {
         };
         // An own prompt there may be what takes so long, and is counted.
         let listens = pod.own.generating > 0 && pod.own.unanswered == 0;
-        let busy = if listens && others.steps.is_late(now) {
+        let busy = if listens && others.heard.is_late(now) {
             BUSY * ordinary
         } else {
             0.0

@@ -210,6 +210,40 @@ fn overdue_starts_after_twice_the_prediction_and_a_second() {
 }
 
 #[test]
+fn a_silent_engine_costs_what_neither_prompts_nor_jitter_explain() {
+    #[track_caller]
+    fn check(late: u64, change: fn(&mut Pod), expected: f64) {
+        let pod = bent(|pod| {
+            pod.late = Millis(late);
+            change(pod);
+        });
+        near(priced(vec![pod]).overdue, expected);
+    }
+    // An ordinary prompt is like the one at hand: 800 tokens, 100 ms.
+    check(225, |_| {}, 0.0);
+    check(325, |_| {}, 100.0);
+    // As many are ahead.
+    check(525, |pod| _ = pod.unanswered(1, 800), 100.0);
+    // It was to load an adapter first.
+    check(
+        2_525,
+        |pod| pod.own.oldest_unanswered = Some((ago(300), Millis(1_100))),
+        100.0,
+    );
+    // Of both the worse counts.
+    check(
+        1_325,
+        |pod| pod.own.oldest_unanswered = Some((ago(2_500), Millis(500))),
+        500.0,
+    );
+    check(
+        1_325,
+        |pod| pod.own.oldest_unanswered = Some((ago(2_010), Millis(500))),
+        100.0,
+    );
+}
+
+#[test]
 fn an_adapter_costs_by_its_warmth() {
     #[track_caller]
     fn check(tier: Tier, expected: f64) {

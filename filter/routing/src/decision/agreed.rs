@@ -17,7 +17,7 @@ use crate::cost::{
     self, ADAPTER_AWAY, ADAPTER_HOMES, BELIEF, Fleet, HOME_SHARE, OWN_MIN, Others, Question, Since, Slots, Stage,
     Terms, Tier, most,
 };
-use crate::ledger::Steps;
+use crate::ledger::Heard;
 
 /// Where a key lives.
 #[derive(Clone, Debug)]
@@ -149,14 +149,12 @@ impl Agreed {
         self.elsewhere * most(1.0 - at_pod / (2.0 * own), 0.0)
     }
 
-    /// What own streams show of a pod's steps, as far as it counts. A proxy does not hear all pods, and those that it hears seem
+    /// What was heard of a pod's steps, as far as it counts. A proxy does not hear all pods, and those that it hears seem
     /// emptier than they would else; so where prompts have a home it must not listen, or they would leave it. Of several
     /// engines a stream tells of one.
-    fn steps(&self, pod: &PodFacts<'_>) -> Steps {
+    fn heard(&self, pod: &PodFacts<'_>) -> Heard {
         let counts = self.elsewhere > 0.0 && self.prefix.is_none() && pod.row.load.engines <= 1;
-        #[cfg(feature = "lab")]
-        let counts = counts && crate::lab::listens();
-        if counts { pod.steps } else { Steps::default() }
+        if counts { pod.heard } else { Heard::default() }
     }
 
     /// The terms of a candidate whose need and home are known. `name`: the adapter's, if warmth counts.
@@ -181,7 +179,7 @@ impl Agreed {
             away: if away { self.shared } else { 0.0 },
             since: self.since.at(question.fleet, one.pod, one.stage),
             unseen: self.unseen(one),
-            steps: self.steps(one.pod),
+            heard: self.heard(one.pod),
         };
         cost::terms(one.pod, one.stage, &one.need, adapter, others, question)
     }

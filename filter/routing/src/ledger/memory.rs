@@ -19,7 +19,7 @@ use berth_shared_state::limits::{
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 use serde::{Deserialize, Serialize};
 
-use super::Steps;
+use super::Heard;
 
 /// Weight of an observation above the rate, and of one below it. Queues of others only ever make a
 /// pod look slower, so the rate is an upper expectile (0.71) of what was seen. With a tenth of the weight
@@ -147,8 +147,8 @@ pub(super) struct Memory {
     probe: Option<UnixMillis>,
     /// The last request that met a 5xx.
     error: Option<(u64, UnixMillis)>,
-    /// What streams show of its engine's steps.
-    pub steps: Steps,
+    /// What was heard of its engine's steps.
+    pub heard: Heard,
 }
 
 impl Memory {

@@ -1,7 +1,8 @@
 use super::truth::{InFlight, Truth};
 use super::*;
 use berth_shared_state::limits::{
-    LEDGER_ENTRY_MAX_AGE, LEDGER_EXCESS_PATIENCE, LEDGER_IN_FLIGHT_MAX, LEDGER_TRIES, LEDGER_WAIT_MIN, STEPS_TOLD_EVERY,
+    LEDGER_ENTRY_MAX_AGE, LEDGER_EXCESS_PATIENCE, LEDGER_IN_FLIGHT_MAX, LEDGER_TRIES, LEDGER_WAIT_MIN,
+    STEPS_TOLD_EVERY, TABLE_BYTES_PER_MILLI,
 };
 use berth_shared_state::names::ledger_key;
 use berth_shared_state::store::{MemoryStore, SharedData, StoreError, Stored};
@@ -887,6 +888,7 @@ fn the_bytes_are_pinned() {
     );
     let state = ledger.pod_mut(PodKey(5), at(300)).unwrap();
     state.memory.sent_adapter(9, at(100));
+    ledger.heard(PodKey(5), heard_at(480), at(480));
     #[rustfmt::skip]
     let payload: &[u8] = &[
         1, 7, 0, 172, 2,                        // one view: nonce 7, slot 0, heartbeat 300
@@ -900,7 +902,7 @@ fn the_bytes_are_pinned() {
         0, 0,                                   // never answered, no request
         1, 9, 100,                              // one adapter, sent at 100
         0, 0, 0, 0, 0, 0, 0,                    // no tokens sent, never, no strikes, charged at 0, closed, no probe, no error
-        0, 0,                                   // no stream showed its steps
+        224, 3, 131, 4,                         // a step without prompts ended at 480, the next one is late from 515 on
         27,                                     // one record: 27 bytes
         200, 0, 0, 0, 0, 0, 0, 0,               // the last thing was at 200
         0, 1, 1, 0, 0, 100, 0, 0,               // slot 0, generating, 1 request, sent 100 before,
@@ -912,11 +914,13 @@ fn the_bytes_are_pinned() {
     assert_eq!(&bytes[20..], payload);
 }
 
-/// What a stream with tokens 20 ms apart shows, the last of which came at this time.
-fn heard_at(ms: u64) -> Steps {
+/// What is heard of a stream with tokens 20 ms apart, the last of which came at this time.
+fn heard_at(ms: u64) -> Heard {
     let mut times = StepTimes::default();
-    times.token(Millis(20), at(ms));
-    times.steps()
+    (0..10)
+        .rev()
+        .for_each(|step| times.token(Millis(20), at(ms - 20 * step)));
+    times.heard()
 }
 
 #[test]
@@ -928,20 +932,33 @@ fn what_a_stream_shows_of_its_pod_reaches_the_other_workers() {
     assert_eq!(one.heard(&store, A, heard_at(1_020), at(1_020)), Synced::Idle);
     assert_eq!(one.first_token(&store, 1, true, true, at(1_040)), Synced::Written);
     two.refresh(&store, at(1_050));
-    let seen = two.ledger().at(A).steps();
-    assert_eq!(seen.decoded_at(at(1_050)), Some(at(1_020)));
-    // Its next tokens are heard of later.
-    assert!(!seen.is_late(at(1_020 + 35 + STEPS_TOLD_EVERY.0)));
-    assert!(seen.is_late(at(1_020 + 36 + STEPS_TOLD_EVERY.0)));
+    assert_eq!(two.ledger().at(A).heard(), heard_at(1_020));
     // Or with one of its own, once in a while.
     assert_eq!(one.heard(&store, A, heard_at(1_060), at(1_060)), Synced::Idle);
     assert_eq!(one.heard(&store, A, heard_at(1_090), at(1_090)), Synced::Written);
     assert_eq!(one.heard(&store, A, heard_at(1_110), at(1_110)), Synced::Idle);
     two.refresh(&store, at(1_120));
-    assert_eq!(two.ledger().at(A).steps().decoded_at(at(1_120)), Some(at(1_090)));
+    assert_eq!(two.ledger().at(A).heard().decoded_at(at(1_120)), Some(at(1_090)));
     // Of a pod that nobody sent anything to there is nothing to tell.
     one.heard(&store, B, heard_at(1_300), at(1_300));
-    assert_eq!(ledger_in(&store).at(B).steps(), Steps::default());
+    assert_eq!(ledger_in(&store).at(B).heard(), Heard::default());
+}
+
+#[test]
+fn what_is_heard_at_a_large_pool_is_told_less_often() {
+    let store = MemoryStore::default();
+    let mut view = LedgerView::new("p", 1);
+    assert_eq!(view.told_every(), STEPS_TOLD_EVERY);
+    for pod in 0..1_000 {
+        view.sent(&store, &stream(pod, PodKey(pod)), at(1_000));
+    }
+    let more = store.get(&ledger_key("p")).unwrap().unwrap().value.len() / TABLE_BYTES_PER_MILLI;
+    assert!(more > 1);
+    let every = STEPS_TOLD_EVERY + Millis(more as u64);
+    assert_eq!(view.told_every(), every);
+    let told = |view: &mut LedgerView, now| view.heard(&store, PodKey(1), heard_at(now), at(now)) == Synced::Written;
+    assert!(!told(&mut view, 1_000 + every.0 - 1));
+    assert!(told(&mut view, 1_000 + every.0));
 }
 
 #[test]
@@ -957,7 +974,7 @@ fn what_was_heard_while_writes_fail_is_told_later_and_not_tried_with_each_token(
     assert_eq!(tries(&mut view), 200 / STEPS_TOLD_EVERY.0);
     store.lose.set(0);
     view.ended(&store, 1, Outcome::Success, at(1_260));
-    assert_eq!(ledger_in(&store).at(A).steps().decoded_at(at(1_260)), Some(at(1_249)));
+    assert_eq!(ledger_in(&store).at(A).heard().decoded_at(at(1_260)), Some(at(1_249)));
 }
 
 #[test]
@@ -967,7 +984,7 @@ fn what_was_heard_before_a_clock_stepped_back_gives_way() {
     view.sent(&store, &stream(1, A), at(900_000));
     view.heard(&store, A, heard_at(900_100), at(900_100));
     view.heard(&store, A, heard_at(1_000), at(1_000));
-    assert_eq!(ledger_in(&store).at(A).steps(), heard_at(1_000).told());
+    assert_eq!(ledger_in(&store).at(A).heard(), heard_at(1_000));
 }
 
 #[cfg(not(target_arch = "wasm32"))]

@@ -23,7 +23,7 @@ use crate::cost::overdue_by;
 use super::lesson::Lesson;
 use super::memory::{Ending, Observation};
 use super::truth::{InFlight, Truth};
-use super::{Asked, Ledger, Outcome, Steps, Waiting};
+use super::{Asked, Heard, Ledger, Outcome, Waiting};
 
 mod shared;
 
@@ -92,9 +92,9 @@ pub struct LedgerView {
     /// Since when the proxy counts fewer requests at a pod than the ledger.
     excess: BTreeMap<PodKey, UnixMillis>,
     pending: VecDeque<Lesson>,
-    /// What the streams here showed since the last write, as the others are told.
-    heard: BTreeMap<PodKey, Steps>,
-    /// When a write for that alone was last tried.
+    /// What was heard here and the others were not told yet.
+    heard: BTreeMap<PodKey, Heard>,
+    /// When they last were, or it was tried.
     told_at: UnixMillis,
     /// How many of `pending` are in `seen` already.
     applied: usize,
@@ -274,17 +274,26 @@ impl LedgerView {
         }
     }
 
-    /// A stream showed something of its pod's steps. It goes to the others with the next write, and with one of its own
-    /// where there was none for a while.
-    pub fn heard(&mut self, store: &dyn SharedData, pod: PodKey, seen: Steps, now: UnixMillis) -> Synced {
-        self.heard.insert(pod, seen.told());
-        let every = STEPS_TOLD_EVERY + Millis((self.seen.pods.expected() / TABLE_BYTES_PER_MILLI) as u64);
-        let lately = |at: UnixMillis| at <= now && now.since(at) < every;
-        if lately(self.written_at) || lately(self.told_at) {
+    /// A stream showed something of its pod's steps. Every [`Self::told_every`] the others are told, with what is written anyway,
+    /// or else alone.
+    pub fn heard(&mut self, store: &dyn SharedData, pod: PodKey, seen: Heard, now: UnixMillis) -> Synced {
+        self.heard.insert(pod, seen);
+        let wrote_lately = self.written_at <= now && now.since(self.written_at) < self.told_every();
+        if wrote_lately || !self.tells(now) {
             return Synced::Idle;
         }
-        self.told_at = now;
         self.write(store, now)
+    }
+
+    /// So old what others heard may be when it is read here.
+    #[must_use]
+    pub fn told_every(&self) -> Millis {
+        STEPS_TOLD_EVERY + Millis((self.seen.pods.expected() / TABLE_BYTES_PER_MILLI) as u64)
+    }
+
+    /// Whether the next write tells what was heard: to find its pods costs more than all else in a write.
+    fn tells(&self, now: UnixMillis) -> bool {
+        !self.heard.is_empty() && (now < self.told_at || now.since(self.told_at) >= self.told_every())
     }
 
     /// The proxy retried: `failed` did not answer, `pod` serves the request. Its time to first

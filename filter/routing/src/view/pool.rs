@@ -44,7 +44,7 @@ struct Then {
     /// KV tokens of what this proxy had in flight there.
     context: Tokens,
     share: ShareAtPod,
-    /// What the streams of this worker show of it.
+    /// What the streams of this worker show of its engine's steps.
     steps: StepTimes,
 }
 
@@ -186,20 +186,32 @@ impl PoolView {
         }
     }
 
-    /// What own streams show of a pod's steps says something: of what others send there.
-    pub fn listens(&self) -> bool {
-        self.share.own() < 1.0
+    /// What the streams of this worker show of a pod's steps; `None` = it is not in the table.
+    pub fn steps(&mut self, pod: PodAddress) -> Option<&mut StepTimes> {
+        let place = self.place(pod)?;
+        Some(&mut self.then.get_mut(place)?.steps)
     }
 
     /// A token of a stream from a pod came, so long after the one before it.
     pub fn token(&mut self, store: &dyn SharedData, pod: PodAddress, gap: Millis, now: UnixMillis) -> Synced {
-        let rows = self.snapshot.as_ref().map_or(&[][..], Snapshot::pods);
-        let place = rows.binary_search_by_key(&pod, |row| row.address);
-        let Some((then, key)) = place.ok().and_then(|at| self.then.get_mut(at).zip(self.keys.get(at))) else {
+        let Some(place) = self.place(pod) else {
+            return Synced::Idle;
+        };
+        let (Some(then), Some(key)) = (self.then.get_mut(place), self.keys.get(place)) else {
             return Synced::Idle;
         };
         then.steps.token(gap, now);
-        self.ledger.heard(store, *key, then.steps.steps(), now)
+        // Other workers ask for it only to know what other proxies do.
+        if self.share.own() < 1.0 {
+            self.ledger.heard(store, *key, then.steps.heard(), now)
+        } else {
+            Synced::Idle
+        }
+    }
+
+    fn place(&self, pod: PodAddress) -> Option<usize> {
+        let rows = self.snapshot.as_ref()?.pods();
+        rows.binary_search_by_key(&pod, |row| row.address).ok()
     }
 
     /// ASCII bytes per token, as far as it shows.
@@ -311,7 +323,7 @@ impl PoolView {
         };
         let freshness = ages.freshness(row, now);
         let then = self.then.get(place).copied().unwrap_or_default();
-        PodFacts {
+        let pod = PodFacts {
             row,
             freshness,
             own,
@@ -320,7 +332,8 @@ impl PoolView {
             sent_at: known.sent_at(),
             context_then: then.context,
             own_part: then.share.own(share),
-            steps: then.steps.with(known.steps()),
+            heard: then.steps.with(known.heard(), self.ledger.told_every()),
+            late: then.steps.late(now),
             cached: 0.0,
             session: false,
             claimed: 0.0,
@@ -331,7 +344,10 @@ impl PoolView {
             adapters_in_use: known.adapters_in_use(),
             seen_adapters: self.seen.at(place),
             recent_adapters: known.recent_adapters(row.incarnation),
-        }
+        };
+        #[cfg(feature = "lab")]
+        let pod = crate::lab::as_heard(pod);
+        pod
     }
 
     /// Finds out what the pods hold of a prompt.

@@ -33,7 +33,9 @@ pub(super) struct Routed {
     pub secure: bool,
     /// What it is like, if engines count it as it was read.
     pub asked: Option<Asked>,
-    /// When the last token of its stream came, from the second piece on.
+    /// Where its stream comes from, once it began.
+    pub stream: Option<PodAddress>,
+    /// When the last token of it came, from the second piece on.
     pub token_at: Option<UnixMillis>,
 }
 
@@ -93,18 +95,20 @@ impl View {
     /// first byte is the first token; any other first byte is the last one too.
     pub fn on_first_byte(&mut self, store: &dyn SharedData, id: u64, status: u16, is_stream: bool, now: UnixMillis) {
         let is_good = (200..300).contains(&status);
-        let Some(routed) = self.routed.get(&id) else { return };
-        if let Some(view) = self.pools.get_mut(routed.pool) {
-            self.counts
-                .ledger(view.ledger.first_token(store, id, is_stream, is_good, now));
+        let Some(routed) = self.routed.get_mut(&id) else {
+            return;
+        };
+        let Some(view) = self.pools.get_mut(routed.pool) else {
+            return;
+        };
+        self.counts
+            .ledger(view.ledger.first_token(store, id, is_stream, is_good, now));
+        if is_stream && is_good && routed.stream.is_none() {
+            routed.stream = routed.endpoints.first().copied();
+            if let Some(steps) = routed.stream.and_then(|pod| view.steps(pod)) {
+                steps.began(now);
+            }
         }
-    }
-
-    /// Whether [`Self::on_token`] is worth a look at the clock.
-    #[must_use]
-    pub fn listens(&self, id: u64) -> bool {
-        let view = self.pool_of(id).and_then(|index| self.pools.get(index));
-        view.is_some_and(PoolView::listens)
     }
 
     /// Something more of an event stream came, mostly one token.
@@ -112,11 +116,11 @@ impl View {
         let Some(routed) = self.routed.get_mut(&id) else { return };
         // The second piece may be of the same step as the first: a role, then a token.
         let before = routed.token_at.replace(now);
-        let (Some(pod), Some(before)) = (routed.endpoints.first(), before) else {
+        let (Some(pod), Some(before)) = (routed.stream, before) else {
             return;
         };
-        if let Some(view) = self.pools.get_mut(routed.pool).filter(|view| view.listens()) {
-            self.counts.ledger(view.token(store, *pod, now.since(before), now));
+        if let Some(view) = self.pools.get_mut(routed.pool) {
+            self.counts.ledger(view.token(store, pod, now.since(before), now));
         }
     }
 
@@ -183,6 +187,9 @@ impl View {
                 view.ledger.asked(asked);
             }
             self.counts.ledger(view.ledger.ended(store, id, outcome, now));
+            if let Some(steps) = routed.stream.and_then(|pod| view.steps(pod)) {
+                steps.ended();
+            }
         }
         if let Some(line) = self.lines.get_mut(routed.pool) {
             line.ended();

@@ -15,6 +15,7 @@ use crate::limits::{DRAW_ABOVE, DRAWN_AT_RANDOM};
 use crate::prefix::Blocks;
 use crate::request::{Api, PromptSize};
 
+mod hearing;
 mod line;
 mod others;
 mod prefix;

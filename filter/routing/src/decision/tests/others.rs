@@ -4,7 +4,7 @@ use berth_shared_state::table::{Slow, Tempo, Trend};
 
 use super::*;
 use crate::cost::Terms;
-use crate::ledger::{StepTimes, Steps};
+use crate::ledger::{Heard, StepTimes};
 use crate::prefix::Beginning;
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -268,8 +268,10 @@ fn a_slow_pod_teaches_nothing_and_a_pool_that_is_slow_altogether_does() {
 /// A stream of this proxy's runs at a pod, and showed this of its steps.
 fn hears(pod: &mut world::Pod, token_every: u64, last_ago: u64) {
     let mut times = StepTimes::default();
-    times.token(Millis(token_every), ago(last_ago));
-    pod.steps = times.steps();
+    for step in (0..10).rev() {
+        times.token(Millis(token_every), ago(last_ago + step * token_every));
+    }
+    pod.heard = times.heard();
     pod.own.generating = 1;
 }
 
@@ -372,6 +374,14 @@ fn a_token_that_is_late_shows_that_a_prompt_is_computed() {
 }
 
 #[test]
+fn a_page_read_at_the_end_of_a_step_is_younger_than_what_was_heard_of_it() {
+    let mut world = long_prompts([2, 2]);
+    hears(&mut world.pods[1], 20, 10);
+    world.pods[1].read_at(ago(10));
+    assert_eq!(queues(&world, ASK), [1_500.0, 1_990.0]);
+}
+
+#[test]
 fn a_prompt_that_has_a_home_does_not_leave_it_for_a_pod_that_is_heard() {
     let mut world = long_prompts([2, 2]);
     for pod in &mut world.pods {
@@ -380,12 +390,12 @@ fn a_prompt_that_has_a_home_does_not_leave_it_for_a_pod_that_is_heard() {
     }
     let silent = {
         let mut world = world.clone();
-        world.pods.iter_mut().for_each(|pod| pod.steps = Steps::default());
+        world.pods.iter_mut().for_each(|pod| pod.heard = Heard::default());
         world
     };
     let counted = queues(&silent, begins(1));
     assert!(counted.iter().all(|queue| *queue > 0.0), "{counted:?}");
     assert_eq!(queues(&world, begins(1)), counted);
-    // A prompt without one listens.
+    // One without a home hears.
     assert_eq!(queues(&world, ASK), [0.0; 2]);
 }

@@ -8,7 +8,7 @@ use berth_shared_state::table::{ActiveAdapters, Discovered, Load, Models, NameId
 use berth_shared_state::units::{Millis, Tokens, UnixMillis};
 
 use crate::decision::{Action, Ask, Decision, Input, PodFacts, PoolFacts, adapter_key, decide};
-use crate::ledger::{InUse, OwnLoad, Steps};
+use crate::ledger::{Heard, InUse, OwnLoad};
 
 pub const NOW: UnixMillis = UnixMillis(10_000_000);
 /// Names of every table here.
@@ -28,7 +28,8 @@ pub struct Pod {
     pub row: PodRow,
     pub own: OwnLoad,
     pub own_part: f64,
-    pub steps: Steps,
+    pub heard: Heard,
+    pub late: Millis,
     pub sent_at: UnixMillis,
     pub cached: f64,
     pub claimed: f64,
@@ -113,7 +114,8 @@ pub fn idle(index: usize) -> Pod {
         row,
         own: OwnLoad::default(),
         own_part: 0.0,
-        steps: Steps::default(),
+        heard: Heard::default(),
+        late: Millis(0),
         cached: 0.0,
         session: false,
         sent_at: UnixMillis(0),
@@ -249,7 +251,8 @@ impl World {
             shown: pod.own.in_flight_at_sample(),
             context_then: Tokens(0),
             own_part: pod.own_part,
-            steps: pod.steps,
+            heard: pod.heard,
+            late: pod.late,
             filled: Tokens(0),
             sent_at: pod.sent_at,
             cached: pod.cached,

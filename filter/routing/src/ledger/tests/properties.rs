@@ -36,6 +36,7 @@ enum Op {
     FirstToken { request: usize },
     Moved { request: usize, pod: usize },
     Ended { request: usize, status: u16 },
+    Heard { view: usize, pod: usize },
     Tick { view: usize },
     Sample { pod: usize },
     Wait { ms: u64 },
@@ -53,6 +54,7 @@ fn calm() -> impl Strategy<Value = Op> {
             .prop_map(|(at, pod)| Op::Moved { request: at.index(1 << 20), pod }),
         3 => (any::<prop::sample::Index>(), prop::sample::select(vec![200, 400, 429, 500, 503]))
             .prop_map(|(at, status)| Op::Ended { request: at.index(1 << 20), status }),
+        3 => (0..3_usize, 0..3_usize).prop_map(|(view, pod)| Op::Heard { view, pod }),
         1 => (0..3_usize).prop_map(|view| Op::Tick { view }),
         1 => (0..3_usize).prop_map(|pod| Op::Sample { pod }),
         3 => (0..400_u64).prop_map(|ms| Op::Wait { ms }),
@@ -76,6 +78,8 @@ struct World {
     alive: [bool; 3],
     requests: Vec<Request>,
     samples: [Option<u64>; 3],
+    /// All that living and dead views heard of each pod.
+    heard: [Heard; 3],
     now: u64,
 }
 
@@ -90,6 +94,7 @@ impl World {
             alive: [true; 3],
             requests: Vec::new(),
             samples: [None; 3],
+            heard: [Heard::default(); 3],
             now: 1_000_000,
         }
     }
@@ -149,6 +154,11 @@ impl World {
                     self.views[request.view].ended(&self.store, request.id, outcome, now);
                 }
             }
+            Op::Heard { view, pod } if self.alive[view] => {
+                let heard = heard_at(self.now);
+                self.heard[pod] = self.heard[pod].or(heard);
+                self.views[view].heard(&self.store, PODS[pod], heard, now);
+            }
             Op::Tick { view } if self.alive[view] => {
                 self.views[view].tick(&self.store, now);
             }
@@ -203,6 +213,12 @@ impl World {
         newcomer.ledger().clone()
     }
 
+    /// Nothing is told that nobody heard.
+    fn was_heard(&self, ledger: &Ledger) -> bool {
+        let mut pods = PODS.iter().zip(self.heard);
+        pods.all(|(pod, heard)| heard.or(ledger.at(*pod).heard()) == heard)
+    }
+
     /// What living views have at a pod, counted one by one.
     fn truth(&self, pod: PodKey, sample: Option<u64>) -> OwnLoad {
         let mut own = OwnLoad::default();
@@ -248,6 +264,7 @@ proptest! {
             view.tick(&world.store, at(world.now));
         }
         let ledger = world.seen_by_a_newcomer();
+        prop_assert!(world.was_heard(&ledger));
         for (pod, sample) in PODS.into_iter().zip(world.samples) {
             prop_assert_eq!(ledger.own(pod, None), world.truth(pod, None));
             if sample.is_some_and(|sample| world.now - sample < 10_000) {
@@ -266,6 +283,7 @@ proptest! {
         }
         world.settle();
         let ledger = world.seen_by_a_newcomer();
+        prop_assert!(world.was_heard(&ledger));
         for pod in PODS {
             prop_assert_eq!(ledger.own(pod, None), world.truth(pod, None));
         }

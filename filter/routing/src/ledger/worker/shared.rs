@@ -48,9 +48,6 @@ impl LedgerView {
             self.seen.learn(lesson, now);
         }
         self.applied = self.pending.len();
-        for (pod, steps) in &self.heard {
-            self.seen.heard(*pod, *steps, now);
-        }
     }
 
     /// Whether `seen` holds the own truth as it stands: the truth did not change since it was last
@@ -104,6 +101,10 @@ impl LedgerView {
         self.truth.settle(now);
         // The token of an old reading is no use: an absent key may exist by now.
         let mut token = if self.is_young(now) { self.token.take() } else { None };
+        let tells = self.tells(now);
+        if tells {
+            self.told_at = now;
+        }
         for _ in 0..LEDGER_TRIES {
             if token.is_none() {
                 let read = self.read(store, now);
@@ -114,6 +115,11 @@ impl LedgerView {
                 token = self.token.take();
             }
             self.apply(now);
+            if tells {
+                self.heard
+                    .iter()
+                    .for_each(|(pod, heard)| self.seen.heard(*pod, *heard, now));
+            }
             self.clean(now);
             let Ok(bytes) = self.seen.encode() else {
                 return Synced::TooLarge;
@@ -122,6 +128,9 @@ impl LedgerView {
             match store.set(&self.key, bytes, token.take().flatten()) {
                 Ok(()) => {
                     self.written(head, now);
+                    if tells {
+                        self.heard.clear();
+                    }
                     return Synced::Written;
                 }
                 Err(StoreError::CasMismatch) => {}
@@ -134,7 +143,6 @@ impl LedgerView {
     fn written(&mut self, head: Option<[u8; HEADER_BYTES]>, now: UnixMillis) {
         self.stored = head;
         self.pending.clear();
-        self.heard.clear();
         self.truth.written();
         self.applied = 0;
         self.written_at = now;
