@@ -6,7 +6,8 @@ model under one name. It sends a bounded number of requests, to loopback or to t
 
   scripts/build
   tests/real-engines/run.py --vllm 127.0.0.1:18400 127.0.0.1:18401 --llamacpp 127.0.0.1:18410 --model base \\
-      --adapter fr=/path/to/lora --kill 'command that ends the second vLLM' --start 'command that starts it again'
+      --adapter fr=/path/to/lora --kill 'command that ends the second vLLM' --start 'command that starts it again' \\
+      --freeze 'command that stops the second vLLM and all of its processes (SIGSTOP)' --thaw 'command that lets it go on (SIGCONT)'
 """
 import argparse, collections, http.client, json, os, random, signal, statistics, subprocess, sys, tempfile, threading, time
 
@@ -215,6 +216,44 @@ def steps(pod, model):
     return {"pieces": len(stream), "lower quartile ms": round(quartile, 1), "longest while a prompt was computed ms": [round(gap) for gap in during]}
 
 
+def silence(model, freeze, thaw, frozen, seconds):
+    """Six streams a second while long ones run, and in the middle an engine stands still: where the short ones went, and how long
+    after the engine stood still those were sent that went to it."""
+    sent = []
+
+    def ask(words, tokens):
+        at = time.monotonic()
+        status, headers, *_ = chat(model, words, tokens, True)
+        sent.append((at, status, pod_of(headers), tokens))
+
+    def begin(words, tokens):
+        thread = threading.Thread(target=ask, args=(words, tokens))
+        thread.start()
+        return thread
+
+    def ask_for(seconds):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            threads.append(begin(20, 5))
+            time.sleep(1 / 6)
+
+    # Both workers are to hear both engines.
+    threads = [begin(20, 3000) for _ in range(8)]
+    time.sleep(3)
+    ask_for(seconds)
+    subprocess.run(freeze, shell=True, check=False)
+    stood_still = time.monotonic()
+    ask_for(seconds)
+    subprocess.run(thaw, shell=True, check=False)
+    for thread in threads:
+        thread.join()
+    short = [one for one in sent if one[3] == 5]
+    before = collections.Counter(pod for at, _, pod, _ in short if at < stood_still)
+    after = collections.Counter(pod for at, _, pod, _ in short if at >= stood_still)
+    late = sorted(round(at - stood_still, 2) for at, _, pod, _ in short if at >= stood_still and pod == frozen)
+    return {"before": dict(before), "after": dict(after), "sent to it after s": late, "not 200": sum(one[1] != 200 for one in sent)}
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--vllm", nargs=2, required=True)
@@ -224,7 +263,9 @@ def main():
     arguments.add_argument("--static-adapter", help="an adapter that the first vLLM was started with")
     arguments.add_argument("--kill", help="shell command that ends the second vLLM")
     arguments.add_argument("--start", help="shell command that starts it again, in the background")
-    arguments.add_argument("--phases", default="steps,chat,adapters,pressure,prefixes,restart", help="which of them, in this order")
+    arguments.add_argument("--freeze", help="shell command that stops all processes of the second vLLM")
+    arguments.add_argument("--thaw", help="shell command that lets them go on")
+    arguments.add_argument("--phases", default="steps,silence,chat,adapters,pressure,prefixes,restart", help="which of them, in this order")
     args = arguments.parse_args()
     phases = args.phases.split(",")
     split = lambda text: (text.rsplit(":", 1)[0], int(text.rsplit(":", 1)[1]))
@@ -238,6 +279,10 @@ def main():
         heading("Gaps of a stream while others' prompts are computed")
         for pod in every:
             print(pod, steps(split(pod), args.model))
+
+    if "silence" in phases and args.freeze and args.thaw:
+        heading("The second vLLM stands still while streams run")
+        print(silence(args.model, args.freeze, args.thaw, args.vllm[1], 4))
 
     if "chat" in phases:
         heading("Chat and streams")
