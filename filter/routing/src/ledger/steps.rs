@@ -108,7 +108,7 @@ impl StepTimes {
         if of_a_new_step && let Some(oldest) = self.gaps.get_mut(self.count % GAPS) {
             *oldest = u16::try_from(gap.0).unwrap_or(u16::MAX);
             self.count = self.count.wrapping_add(1);
-            (self.ended_at, self.last) = (now, gap);
+            (self.ended_at, self.last) = (now, gap.min(LATE_MAX));
             self.longest = self.decodes_within();
         }
         let Some(longest) = self.longest else { return };
@@ -252,6 +252,9 @@ mod tests {
             (1_000, 1_000, 1_100)
         );
         assert_eq!(late(&after(&usual_and(&[1_035, 20])).0, now + 20), 0);
+        // Nobody is late by an hour.
+        let (times, now) = after(&usual_and(&[3_600_000]));
+        assert_eq!(late(&times, now), LATE_MAX.0 - 35);
     }
 
     #[test]
@@ -364,6 +367,30 @@ mod tests {
         assert!(times.heard().is_of_now(UnixMillis(now)));
         assert!(!times.heard().is_late(UnixMillis(now + 3_005)));
         assert!(times.heard().is_late(UnixMillis(now + 3_006)));
+    }
+
+    #[cfg(not(target_arch = "wasm32"))]
+    proptest::proptest! {
+        #[test]
+        fn whatever_comes_in_whatever_time_it_is_of_the_past_and_nobody_is_late_for_ever(
+            pieces in proptest::collection::vec((-3_000..3_000_i64, 0..3_000_u64, 0..4), 0..80),
+        ) {
+            let (mut times, mut now) = (StepTimes::default(), 1_000_000_u64);
+            for (passes, gap, what) in pieces {
+                now = now.saturating_add_signed(passes);
+                match what {
+                    0 => times.began(UnixMillis(now)),
+                    1 => times.ended(),
+                    _ => times.token(Millis(gap), UnixMillis(now)),
+                }
+                let at = UnixMillis(now);
+                proptest::prop_assert!(times.heard().decoded_at(at).is_none_or(|decoded| decoded <= at));
+                proptest::prop_assert!(times.late(at) <= LATE_MAX);
+                let much_later = at + LATE_MAX + LATE_MAX + Millis(9_000);
+                proptest::prop_assert_eq!(times.late(much_later), Millis(0));
+                proptest::prop_assert!(what < 2 || !times.heard().is_late(much_later));
+            }
+        }
     }
 
     #[test]
