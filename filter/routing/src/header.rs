@@ -47,9 +47,6 @@ pub fn model(name: &str) -> Option<&str> {
 #[must_use]
 pub fn decision(decision: &Decision) -> String {
     let mut out = line(decision);
-    if !out.bytes().all(|byte| byte.is_ascii_graphic()) {
-        out.retain(|char| char.is_ascii_graphic());
-    }
     out.truncate(DECISION_HEADER_MAX_BYTES);
     out
 }
@@ -122,8 +119,9 @@ fn line(decision: &Decision) -> String {
     if let Some(waited) = why.waited {
         out.number("waited", saturated(waited.0));
     }
-    // The target of a rewrite, a name of the config.
-    if let (Some(_), Some(target)) = (&why.asked, &why.model)
+    // The target of a rewrite, a name of the config, and the only text here that may hold anything.
+    if let (Some(_), Some(name)) = (&why.asked, &why.model)
+        && let Some(target) = model(name)
         && !target.contains(';')
     {
         out.text("target", target);

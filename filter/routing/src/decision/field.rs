@@ -219,9 +219,9 @@ impl Field {
 impl Part<'_> {
     /// Where these of the drawn pods are.
     pub(super) fn addresses(self, places: &[u32], pods: &[PodFacts<'_>]) -> Vec<PodAddress> {
-        let drawn = self.drawn.places.iter().zip(pods);
-        let these = drawn.filter(|(place, _)| places.contains(place));
-        these.map(|(_, pod)| pod.row.address).collect()
+        let at = |place: &u32| self.drawn.places.iter().position(|drawn| drawn == place);
+        let these = places.iter().filter_map(|place| pods.get(at(place)?));
+        these.map(|pod| pod.row.address).collect()
     }
 
     /// Pods that were left out before.

@@ -61,8 +61,15 @@ fn a_rewrite_shows_its_target_and_not_what_the_client_said() {
     decided.why.asked = Some("gpt;x=1".to_owned());
     let line = decision(&decided);
     assert!(line.contains(";target=llama;cost=") && !line.contains("gpt"), "{line}");
-    decided.why.model = Some("a;b".to_owned());
-    assert!(!decision(&decided).contains("target="), "it would read as two");
+    for (name, why_not) in [
+        ("a;b", "it would read as two"),
+        ("lläma", "no header can hold it"),
+        ("", "it says nothing"),
+    ] {
+        decided.why.model = Some(name.to_owned());
+        let line = decision(&decided);
+        assert!(!line.contains("target=") && line.is_ascii(), "{why_not}: {line}");
+    }
 }
 
 #[test]
