@@ -292,28 +292,25 @@ impl PoolView {
             return Vec::new();
         };
         let common = (snapshot.ages(pool), self.share.own());
-        let facts = |(place, (row, key)): (usize, (_, &PodKey))| self.pod(common, place, row, *key, now);
+        let known = |place| self.pod(snapshot, common, place, now);
+        let mut pods = Vec::with_capacity(drawn.map_or(self.keys.len(), |drawn| drawn.places.len()));
         match drawn {
-            None => snapshot.pods().iter().zip(&self.keys).enumerate().map(facts).collect(),
-            Some(drawn) => {
-                let mut pods = Vec::with_capacity(drawn.places.len());
-                let places = drawn.places.iter().map(|place| *place as usize);
-                let known = |place| Some((place, snapshot.pods().get(place).zip(self.keys.get(place))?));
-                pods.extend(places.filter_map(known).map(facts));
-                pods
-            }
+            None => pods.extend((0..self.keys.len()).filter_map(known)),
+            Some(drawn) => pods.extend(drawn.places.iter().filter_map(|place| known(*place as usize))),
         }
+        pods
     }
 
     /// `share`: this proxy's part of the pool's load.
     fn pod<'a>(
         &'a self,
+        snapshot: &'a Snapshot,
         (ages, share): (Ages, f64),
         place: usize,
-        row: &'a PodRow,
-        key: PodKey,
         now: UnixMillis,
-    ) -> PodFacts<'a> {
+    ) -> Option<PodFacts<'a>> {
+        let (row, key) = (snapshot.pods().get(place)?, *self.keys.get(place)?);
+        let then = self.then.get(place)?;
         let known = self.ledger.ledger().at(key);
         let own = known.own(row.gauges_at());
         let at_page = if row.reported_at.is_some() {
@@ -322,7 +319,6 @@ impl PoolView {
             own
         };
         let freshness = ages.freshness(row, now);
-        let then = self.then.get(place).copied().unwrap_or_default();
         let pod = PodFacts {
             row,
             freshness,
@@ -347,7 +343,7 @@ impl PoolView {
         };
         #[cfg(feature = "lab")]
         let pod = crate::lab::as_heard(pod);
-        pod
+        Some(pod)
     }
 
     /// Finds out what the pods hold of a prompt.
