@@ -130,8 +130,8 @@ pub const OVERDUE_RATE: f64 = 1.0;
 pub const OVERDUE_FACTOR: f64 = 2.0;
 /// ... plus this many milliseconds.
 pub const OVERDUE_GRACE: f64 = 1_000.0;
-/// Milliseconds that a token may be late without a reason: networks and proxies collect what they pass on. Own: a jitter of one step.
-/// 100 and a fixed grace of 200 without the ordinary prompt find what hangs later, or call engines silent that compute long prompts.
+/// Milliseconds that a token may be late for nothing: networks and frontends collect what they pass on. Own: about a step. With 100
+/// what hangs is found later, and nothing is better.
 pub const SILENT_GRACE: f64 = 25.0;
 /// Milliseconds while the ledger avoids a pod after a failure (3 s): more than any other term, since
 /// a dead pod answers fast and looks idle.

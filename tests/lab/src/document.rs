@@ -104,8 +104,8 @@ first token came then; TTFT is of those that had one, with their time in the que
 `chat` (priority 10), the others `batch` (-10, with a patience of 500 ms); with long answers the pods lack memory, not time. Tenants: 30 requests a second of one, 300 of the other.\n";
 
 const ABLATION: &str = "Berth without a term, relative to Berth: mean / p99 time to first token, geometric mean over a family's \
-scenarios, first seed. Below 1 the term does harm there; noise is about 0.03. `steps` is no term, but what own streams show of \
-`queue`.\n\n";
+scenarios, first seed. Below 1 the term does harm there; noise is about 0.03. `heard` is no term, but what own streams show, a part of \
+`queue` and of `overdue`.\n\n";
 
 const HUNG: &str = "\nWhere pods seem to serve and do not, scenario by scenario, all seeds: mean / p99 / requests lost, which failed or \
 whose client left in vain. `nothing` is left out in the first row, in milliseconds; the others are relative to it, with their own \

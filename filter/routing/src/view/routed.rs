@@ -115,11 +115,8 @@ impl View {
     pub fn on_token(&mut self, store: &dyn SharedData, id: u64, now: UnixMillis) {
         let Some(routed) = self.routed.get_mut(&id) else { return };
         // The second piece may be of the same step as the first: a role, then a token.
-        let before = routed.token_at.replace(now);
-        let (Some(pod), Some(before)) = (routed.stream, before) else {
-            return;
-        };
-        if let Some(view) = self.pools.get_mut(routed.pool) {
+        let before = routed.token_at.replace(now).unwrap_or(now);
+        if let (Some(pod), Some(view)) = (routed.stream, self.pools.get_mut(routed.pool)) {
             self.counts.ledger(view.token(store, pod, now.since(before), now));
         }
     }
