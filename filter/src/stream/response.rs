@@ -104,7 +104,7 @@ impl Stream {
         }
     }
 
-    /// The first bytes of a stream are its first token. Later pieces cost two look-ups, and the time where others send, too.
+    /// The first bytes of a stream are its first token. Later pieces cost the time and two look-ups.
     pub fn response_body(&mut self, gateway: &mut Gateway, size: usize, end: bool) {
         if matches!(self.phase, Phase::Sent) {
             self.learn(gateway, size);
